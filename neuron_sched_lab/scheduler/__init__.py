@@ -1,0 +1,21 @@
+"""The lessons: one module, one scheduler class, one notebook each."""
+
+from .admission import KVAdmissionScheduler
+from .config import NeuronConfig
+from .holdback import HoldbackScheduler, HoldReason
+from .neuron import NeuronAsyncScheduler, NeuronScheduler, SchedulerState, Transition
+from .padding import PaddedScheduler
+from .separation import SeparatedScheduler
+
+__all__ = [
+    "HoldReason",
+    "HoldbackScheduler",
+    "KVAdmissionScheduler",
+    "NeuronAsyncScheduler",
+    "NeuronConfig",
+    "NeuronScheduler",
+    "PaddedScheduler",
+    "SchedulerState",
+    "SeparatedScheduler",
+    "Transition",
+]

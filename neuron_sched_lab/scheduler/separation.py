@@ -1,0 +1,175 @@
+"""Lesson 3: SeparatedScheduler keeps prefills and decodes in separate steps.
+
+Neuron compiles one graph for prefill and another for decode; a batch that mixes the two phases
+has no graph to run on. Hiding works for running requests as it does for waiting ones: show
+vLLM's scheduler one phase, hide the other, restore.
+
+Source: the seed, "Prefill/Decode Separation" (step 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .config import NeuronConfig
+from .holdback import HoldbackScheduler, HoldReason
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+RETRY_REFUSED_PREFILL_AFTER = 16
+"""Decode steps after which a refused prefill gets another look, whatever the KV cache says: what
+refused it may be something the scheduler cannot see, such as a KV connector."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A prefill that vLLM would not start or continue although it had the step to itself."""
+
+    request_id: str
+    num_free_blocks: int
+    num_running: int
+    step: int
+
+
+class SeparatedScheduler(HoldbackScheduler):
+    """Shows vLLM either prefills or decodes, never both.
+
+    A prefill has priority; the decodes that it hides wait for it. That is the seed's rule, and it
+    has a price that lesson 3 measures: decodes stall behind prefills.
+
+    Against the seed's text: hidden decodes are restored *before* the visible requests, so that
+    the running queue stays in order of age and vLLM would preempt the newest (hole B5); when a
+    prefill that hides decodes is refused, the decodes get the next step, so the seed's deadlock
+    costs one empty step instead of all that follow (B2, `progress_guard`); decodes can be given
+    a turn after `max_consecutive_prefills` prefill steps (B9); vLLM's KV watermark and its
+    throttling of prefills count the hidden decodes (B12).
+
+    Attributes:
+        progress_guard: False brings the seed's behaviour back, for lesson 5.
+        hidden_reqs: the running requests that were hidden in the last step.
+    """
+
+    progress_guard = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.lora_config is not None:
+            raise ValueError(
+                "enable_lora: True is not supported; vLLM counts the adapters of the requests it "
+                "sees, and hidden ones escape the count; set enable_lora=False"
+            )
+        self.neuron_config = NeuronConfig.from_vllm_config(self.vllm_config)
+        self.running_holdback: list[Request] = []
+        self.hidden_reqs: list[Request] = []
+        self._prefill: Request | None = None
+        self._refusal: _Refusal | None = None
+        self._num_consecutive_prefills = 0
+        if self.kv_cache_manager.watermark_blocks:
+            self._count_hidden_for_watermark()
+
+    def _schedule_visible(self) -> SchedulerOutput:
+        self._hide_other_phase()
+        try:
+            output = super()._schedule_visible()
+        finally:
+            self._restore_running()
+        self._note_progress(output)
+        return output
+
+    def _hide_other_phase(self) -> None:
+        """Step 3: the three branches."""
+        self._prefill = None
+        if self.has_prefill_in_running:
+            # A prompt in several chunks is under way.
+            prefills = [r for r in self.running if self._is_prefill_request(r)]
+            decodes = [r for r in self.running if not self._is_prefill_request(r)]
+            if decodes and self._decodes_go_first(prefills[0]):
+                self.running, self.running_holdback = decodes, prefills
+            else:
+                self.running, self.running_holdback = prefills, decodes
+                self._prefill = prefills[0]
+        elif self.waiting:
+            # A new prefill was admitted.
+            self.running, self.running_holdback = [], self.running
+            self._prefill = self.waiting.peek_request()
+        # Else decodes only: nothing to hide.
+
+    def _restore_running(self) -> None:
+        """Step 5 for the running queue: oldest first."""
+        hidden, visible = self.running_holdback, self.running
+        self.hidden_reqs, self.running_holdback = hidden, []
+        if hidden:
+            # The prefill is the newest: it was the last to be admitted.
+            self.running = visible + hidden if self._prefill is None else hidden + visible
+
+    def can_schedule(self, request: Request) -> bool:
+        """Also hold a new prefill back when it is the decodes' turn."""
+        if not super().can_schedule(request):
+            return False
+        if self.running and self._decodes_go_first(request):
+            return self._hold(HoldReason.DECODES_FIRST)
+        return True
+
+    def _decodes_go_first(self, prefill: Request) -> bool:
+        """Tell whether decodes, which exist, take the step that `prefill` asks for."""
+        limit = self.neuron_config.max_consecutive_prefills
+        return (
+            (limit is not None and self._num_consecutive_prefills >= limit)
+            or (self._throttle_prefills and not self.prefill_capacity_bound)
+            or (self.progress_guard and self._is_still_refused(prefill))
+        )
+
+    def _is_still_refused(self, prefill: Request) -> bool:
+        """True until something has changed since vLLM refused this prefill."""
+        refusal = self._refusal
+        return (
+            refusal is not None
+            and refusal.request_id == prefill.request_id
+            and self._num_free_blocks <= refusal.num_free_blocks
+            and len(self.running) >= refusal.num_running
+            and self.current_step - refusal.step < RETRY_REFUSED_PREFILL_AFTER
+        )
+
+    def _note_progress(self, output: SchedulerOutput) -> None:
+        """Remember what the next turn depends on: a refusal, and how long decodes have waited."""
+        scheduled = output.total_num_scheduled_tokens > 0
+        waited = self._prefill is not None and bool(self.hidden_reqs)
+        if scheduled:
+            self._num_consecutive_prefills = self._num_consecutive_prefills + 1 if waited else 0
+        if waited and not scheduled:
+            self._refusal = _Refusal(
+                self._prefill.request_id,
+                self._num_free_blocks,
+                len(self.running),
+                self.current_step,
+            )
+        elif self._prefill is not None or not scheduled:
+            # The prefill ran, or the decodes cannot: either way the refusal is history.
+            self._refusal = None
+
+    @property
+    def _num_free_blocks(self) -> int:
+        return self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def _count_hidden_for_watermark(self) -> None:
+        """Make vLLM keep its watermark of free blocks for decodes that it does not see.
+
+        vLLM applies the watermark if `bool(self.running)`, and asks that of a view from which
+        the decodes were taken.
+        """
+        allocate_slots = self.kv_cache_manager.allocate_slots
+
+        def allocate(*args: Any, has_scheduled_reqs: bool = True, **kwargs: Any) -> Any:
+            has_running = has_scheduled_reqs or bool(self.running_holdback)
+            return allocate_slots(*args, has_scheduled_reqs=has_running, **kwargs)
+
+        self.kv_cache_manager.allocate_slots = partial(allocate)
+
+    def get_request_counts(self) -> tuple[int, int]:
+        """Return (running, waiting), those hidden included, even in the middle of a step."""
+        num_running, num_waiting = super().get_request_counts()
+        return num_running + len(self.running_holdback), num_waiting
