@@ -162,8 +162,11 @@ class HoldbackScheduler(Scheduler):
     @property
     def has_prefill_in_running(self) -> bool:
         """True if any running request is still in its prefill phase."""
-        # vLLM's flag is the cheap half of the test: no request is a prefill without it.
-        return any(r.is_prefill_chunk and self._is_prefill_request(r) for r in self.running)
+        return bool(self._get_running_prefills())
+
+    def _get_running_prefills(self) -> list[Request]:
+        # vLLM's flag is the cheap half of the test: no running request is a prefill without it.
+        return [r for r in self.running if r.is_prefill_chunk and self._is_prefill_request(r)]
 
     def _is_prefill_request(self, request: Request) -> bool:
         """Classify a request between two steps; see `is_prefill`."""
@@ -180,14 +183,13 @@ class HoldbackScheduler(Scheduler):
 
     def _restore_waiting(self) -> None:
         """Step 5: whatever vLLM left in its view goes back to the head of its queue."""
-        for request in reversed(list(self.waiting)):
+        waiting, side = self.waiting, getattr(self, compat.SIDE_QUEUE)
+        while waiting:
+            request = _pop_last(waiting)
             self.admitted_from.get(request, self.holdback_queue).prepend_request(request)
-            self.waiting.remove_request(request)
-        side = getattr(self, compat.SIDE_QUEUE)
-        for request in reversed(list(side)):
-            self._side_holdback.prepend_request(request)
-            side.remove_request(request)
-        self.waiting, self.holdback_queue = self.holdback_queue, self.waiting
+        while side:
+            self._side_holdback.prepend_request(_pop_last(side))
+        self.waiting, self.holdback_queue = self.holdback_queue, waiting
         setattr(self, compat.SIDE_QUEUE, self._side_holdback)
         self._side_holdback = side
 
@@ -195,3 +197,10 @@ class HoldbackScheduler(Scheduler):
         """Return (running, waiting), those held back included, even in the middle of a step."""
         num_running, num_waiting = super().get_request_counts()
         return num_running, num_waiting + len(self.holdback_queue) + len(self._side_holdback)
+
+
+def _pop_last(queue: RequestQueue) -> Request:
+    """Remove and return the last request; prepending one by one from the end keeps the order."""
+    last = list(queue)[-1]
+    queue.remove_request(last)
+    return last

@@ -17,7 +17,6 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from .admission import KVAdmissionScheduler
-from .padding import get_scheduled_prefills
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,12 +98,15 @@ class NeuronScheduler(KVAdmissionScheduler):
         return finished
 
     def _update_state(self, scheduler_output: SchedulerOutput) -> None:
-        """Step 8: derive the state from the output, whose counts are those before the step."""
+        """Step 8: derive the state from what the step prefills.
+
+        That was read from the output, whose counts are those before the step; a Request's own
+        were advanced in the meantime, and would call the last chunk of a prompt a decode.
+        """
         if sum(self.get_request_counts()) == 0:
             self._enter(IDLE, "no request left")
         elif scheduler_output.num_scheduled_tokens:
-            prefills = get_scheduled_prefills(scheduler_output, self.requests)
-            after = PREFILL if prefills else DECODE
+            after = PREFILL if self.scheduled_prefills else DECODE
             self._enter(after, self._explain(after, scheduler_output))
         # An empty step with requests left changes nothing: nothing ran.
 

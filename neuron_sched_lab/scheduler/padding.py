@@ -30,16 +30,16 @@ def get_scheduled_prefills(output: SchedulerOutput, requests: Mapping[str, Reque
     were advanced when `schedule()` returned.
     """
     cached = output.scheduled_cached_reqs
-    prefills = [new_req.req_id for new_req in output.scheduled_new_reqs]
+    resumed = cached.resumed_req_ids
     counts = zip(
         cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
     )
-    for req_id, num_computed_tokens, num_output_tokens in counts:
-        if req_id in cached.resumed_req_ids or is_prefill(
-            num_computed_tokens, requests[req_id].num_prompt_tokens, num_output_tokens
-        ):
-            prefills.append(req_id)
-    return prefills
+    return [new_req.req_id for new_req in output.scheduled_new_reqs] + [
+        req_id
+        for req_id, num_computed, num_output in counts
+        if req_id in resumed
+        or is_prefill(num_computed, requests[req_id].num_prompt_tokens, num_output)
+    ]
 
 
 class PaddedScheduler(SeparatedScheduler):
@@ -57,6 +57,7 @@ class PaddedScheduler(SeparatedScheduler):
         num_batched_tokens_buckets: prefill ladder, in tokens.
         num_seqs_buckets: decode ladder, in sequences, for the model runner.
         total_padding_tokens: padding tokens scheduled so far.
+        scheduled_prefills: ids of the requests that the last step prefills.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -64,6 +65,7 @@ class PaddedScheduler(SeparatedScheduler):
         self.num_batched_tokens_buckets = list(self.neuron_config.num_batched_tokens_buckets)
         self.num_seqs_buckets = list(self.neuron_config.num_seqs_buckets)
         self.total_padding_tokens = 0
+        self.scheduled_prefills: list[str] = []
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule one step and pad it."""
@@ -80,7 +82,7 @@ class PaddedScheduler(SeparatedScheduler):
         Raises:
             RuntimeError: a subclass shows a mixed batch. Nothing was scheduled or lost.
         """
-        in_running = sum(r.is_prefill_chunk and self._is_prefill_request(r) for r in self.running)
+        in_running = len(self._get_running_prefills())
         prefill_count = len(self.waiting) + in_running
         decode_count = len(self.running) - in_running
         if prefill_count and decode_count:
@@ -97,7 +99,8 @@ class PaddedScheduler(SeparatedScheduler):
     def _apply_padding_and_log_stats(self, scheduler_output: SchedulerOutput) -> SchedulerOutput:
         """Step 6: store the tensor size of every scheduled request beside its actual count."""
         padded = dict(scheduler_output.num_scheduled_tokens)
-        for req_id in get_scheduled_prefills(scheduler_output, self.requests):
+        self.scheduled_prefills = get_scheduled_prefills(scheduler_output, self.requests)
+        for req_id in self.scheduled_prefills:
             num_tokens = padded[req_id]
             padded[req_id] = self._calculate_padded_count(num_tokens)
             self.total_padding_tokens += padded[req_id] - num_tokens

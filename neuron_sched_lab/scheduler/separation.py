@@ -83,9 +83,8 @@ class SeparatedScheduler(HoldbackScheduler):
     def _hide_other_phase(self) -> None:
         """Step 3: the three branches."""
         self._prefill = None
-        if self.has_prefill_in_running:
+        if prefills := self._get_running_prefills():
             # A prompt in several chunks is under way.
-            prefills = [r for r in self.running if self._is_prefill_request(r)]
             decodes = [r for r in self.running if not self._is_prefill_request(r)]
             if decodes and self._decodes_go_first(prefills[0]):
                 self.running, self.running_holdback = decodes, prefills

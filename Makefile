@@ -1,0 +1,65 @@
+# `make` lists the targets. On a machine that has its own ready environment (the Neuron DLAMI), name it
+# and skip the set-up:  make lab VENV=/opt/aws_neuronx_venv_NAME SETUP=
+
+PYTHON ?= python3
+VENV ?= .venv
+SETUP ?= setup
+PORT ?= 8888
+PY := $(VENV)/bin/python
+QUICKSTART := notebooks/00_quickstart.ipynb
+NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+
+# Notebook kernels inherit these. Threads: spinning OpenMP threads make tiny models 10 times slower on
+# a busy machine. One process: Python looks into the engine's queues between two steps. No hub: the
+# model ships with the kit. KV cache: vLLM's own CPU worker otherwise claims most of the memory (GiB).
+export OMP_NUM_THREADS ?= 1
+export VLLM_ENABLE_V1_MULTIPROCESSING ?= 0
+export VLLM_LOGGING_LEVEL ?= ERROR
+export VLLM_NO_USAGE_STATS ?= 1
+export VLLM_CPU_KVCACHE_SPACE ?= 1
+export HF_HUB_OFFLINE ?= 1
+export PYTHONUNBUFFERED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab demo test lint typecheck notebooks lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+
+setup:  ## make or complete .venv (every target below does it by itself)
+	@$(PYTHON) scripts/setup_env.py
+
+lab: $(SETUP)  ## JupyterLab on 127.0.0.1, the quickstart open
+	@$(PY) scripts/start_lab.py --port $(PORT) $(QUICKSTART)
+
+demo: $(SETUP)  ## the main job in the terminal: a live run, step by step
+	@$(PY) -m neuron_sched_lab demo $(ARGS)
+
+test: $(SETUP)  ## everything that CI runs: lint, tests, notebooks
+	$(PY) -m ruff check .
+	$(PY) -m pytest $(ARGS)
+	$(run_notebooks)
+
+lint: $(SETUP)  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+# One kernel after the other: kernels that start side by side lose each other's ports now and then.
+# No cache: pytest would put its folder beside the notebooks.
+define run_notebooks
+$(if $(NOTEBOOKS),$(PY) -m pytest -p no:cacheprovider --nbval --nbval-current-env \
+	--nbval-cell-timeout 120 --nbval-kernel-startup-timeout 120 \
+	--nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg $(NOTEBOOKS),@echo "no notebooks")
+endef
+
+notebooks: $(SETUP)  ## run the notebooks and compare their stored outputs
+	$(run_notebooks)
+
+lock:  ## requirements/cpu.in -> requirements/cpu.lock (needs uv and a network)
+	uv pip compile --quiet requirements/cpu.in --universal --python-version 3.10 --no-python-downloads \
+		--no-annotate --custom-compile-command "make lock" -o requirements/cpu.lock
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

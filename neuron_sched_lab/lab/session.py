@@ -1,0 +1,299 @@
+"""Lab: a live vLLM engine that is stepped, watched, fed and interrupted by hand.
+
+    with Lab(max_num_seqs=4, max_num_batched_tokens=128) as lab:
+        lab.add("1997 1998 ", max_tokens=10)
+        lab.run()
+        print(lab.text, lab.trace.summary())
+
+The engine is vLLM's own, in this process; the scheduler is the class given; the tokens come from
+the model. Between two steps everything can be looked at: `lab.scheduler.running`, the queues,
+the KV blocks.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .environment import prepare_environment
+
+prepare_environment()
+
+from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  (after the environment is set)
+from vllm.exceptions import VLLMClientError  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.utils.math_utils import cdiv  # noqa: E402
+from vllm.v1.core.sched.interface import SchedulerInterface  # noqa: E402
+
+from ..scheduler import NeuronConfig, NeuronScheduler, SeparatedScheduler  # noqa: E402
+from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
+from .recorder import Recorder, get_trace_config  # noqa: E402
+from .tasks import tiny_model_path  # noqa: E402
+from .trace import RequestInfo, StepRecord, Trace  # noqa: E402
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+MAX_STEPS = 100_000
+"""`run()` gives up after so many steps: a scheduler that stalls must not hang a notebook."""
+
+
+class Lab:
+    """A live engine under a scheduler of your choice.
+
+    Args:
+        scheduler: a vLLM scheduler class, ours, vLLM's or your own.
+        model: `"tiny"` for the model that ships with the kit, or the directory of a Hugging Face
+            Llama checkpoint.
+        max_num_seqs: most requests that run at once.
+        max_num_batched_tokens: most tokens a step; longer prompts are prefilled in chunks.
+        max_model_len: longest sequence, in tokens.
+        block_size: tokens in a KV block.
+        num_kv_blocks: KV blocks, vLLM's null block included; by default enough for
+            `max_num_seqs` requests of `max_model_len`.
+        neuron_config: settings of the Neuron schedulers, see NeuronConfig.
+        enable_prefix_caching: whether requests share the KV blocks of a common prefix.
+        engine_args: anything else that vLLM's `LLM` takes.
+
+    Raises:
+        ValueError: a setting is wrong; it is named before an engine starts.
+
+    Attributes:
+        trace: one StepRecord for each step so far.
+        text: the text generated so far, by request id.
+    """
+
+    def __init__(
+        self,
+        scheduler: type[Scheduler] = NeuronScheduler,
+        model: str | Path = "tiny",
+        *,
+        max_num_seqs: int = 4,
+        max_num_batched_tokens: int = 256,
+        max_model_len: int = 2048,
+        block_size: int = 32,
+        num_kv_blocks: int | None = None,
+        neuron_config: Mapping[str, Any] | None = None,
+        enable_prefix_caching: bool = True,
+        **engine_args: Any,
+    ) -> None:
+        if not (isinstance(scheduler, type) and issubclass(scheduler, SchedulerInterface)):
+            raise ValueError(
+                f"scheduler: {scheduler!r} is no vLLM scheduler class; give a class such as "
+                f"NeuronScheduler"
+            )
+        _check_positive(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            block_size=block_size,
+        )
+        blocks_per_request = cdiv(max_model_len, block_size)
+        if num_kv_blocks is None:
+            num_kv_blocks = max_num_seqs * blocks_per_request + NUM_NULL_BLOCKS
+        _check_kv_blocks(num_kv_blocks, blocks_per_request, max_model_len, block_size)
+        config = dict(neuron_config or {})
+        if issubclass(scheduler, SeparatedScheduler):
+            NeuronConfig.from_dict(
+                config,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                block_size=block_size,
+            )
+        settings: dict[str, Any] = {
+            "dtype": "float32",
+            "seed": 0,
+            "enforce_eager": True,
+            "disable_log_stats": True,
+            "kv_cache_memory_bytes": 2**30,
+            **engine_args,
+        }
+        self._llm: LLM | None = LLM(
+            model=str(_model_path(model)),
+            scheduler_cls=scheduler,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            num_gpu_blocks_override=num_kv_blocks,
+            enable_prefix_caching=enable_prefix_caching,
+            additional_config={"neuron_config": config},
+            **settings,
+        )
+        self.trace = Trace(get_trace_config(self.scheduler))
+        self.text: dict[str, str] = {}
+        self._recorder = Recorder(self.scheduler, self.trace)
+
+    @property
+    def llm(self) -> LLM:
+        """The vLLM object underneath.
+
+        Raises:
+            RuntimeError: the Lab was closed.
+        """
+        if self._llm is None:
+            raise RuntimeError("Lab: this Lab was closed; make a new one")
+        return self._llm
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The live scheduler object."""
+        return self._core.scheduler
+
+    @property
+    def _core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """True while any request waits or runs."""
+        return self.llm.llm_engine.has_unfinished_requests()
+
+    def add(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 16,
+        request_id: str | None = None,
+        **sampling: Any,
+    ) -> str:
+        """Queue a request and return its id.
+
+        Args:
+            prompt: text or token ids.
+            max_tokens: most tokens to generate.
+            request_id: its name; by default `r0`, `r1` and so on.
+            sampling: other fields of vLLM's SamplingParams; greedy if none is given.
+
+        Raises:
+            ValueError: the id is taken, or vLLM refuses the prompt or a parameter.
+        """
+        if request_id is None:
+            request_id = f"r{len(self.trace.requests)}"
+        if request_id in self.trace.requests:
+            raise ValueError(f"request_id: {request_id!r} is taken; choose another or leave it out")
+        text = prompt if isinstance(prompt, str) else None
+        token_ids = self._tokenize(prompt)
+        try:
+            params = SamplingParams(
+                **{"temperature": 0.0, "output_kind": RequestOutputKind.CUMULATIVE, **sampling},
+                max_tokens=max_tokens,
+            )
+            self.llm.llm_engine.add_request(
+                request_id, TokensPrompt(prompt_token_ids=token_ids, prompt=text), params
+            )
+        except (VLLMClientError, TypeError) as error:
+            raise ValueError(f"request {request_id!r}: {error}") from error
+        self.trace.requests[request_id] = RequestInfo(
+            request_id=request_id,
+            num_prompt_tokens=len(token_ids),
+            max_tokens=max_tokens,
+            arrived_before_step=self._recorder.next_step,
+            prompt=text,
+        )
+        self.text[request_id] = ""
+        return request_id
+
+    def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return the token ids of a prompt that fits the engine."""
+        is_text = isinstance(prompt, str)
+        token_ids = self.llm.get_tokenizer().encode(prompt) if is_text else list(prompt)
+        if not token_ids:
+            raise ValueError("prompt: it is empty; give at least one token")
+        max_model_len = self.llm.model_config.max_model_len
+        if len(token_ids) >= max_model_len:
+            raise ValueError(
+                f"prompt: {len(token_ids)} tokens leave no room for an answer within "
+                f"max_model_len = {max_model_len}; shorten it or raise max_model_len"
+            )
+        return token_ids
+
+    def abort(self, request_id: str) -> None:
+        """End a request now; its KV blocks are free at once.
+
+        Raises:
+            KeyError: no such request.
+        """
+        if request_id not in self.trace.requests:
+            raise KeyError(f"request_id: {request_id!r} is unknown; see lab.trace.requests")
+        self.llm.llm_engine.abort_request([request_id])
+
+    def step(self) -> StepRecord | None:
+        """Run one step and return its record, or None if there is nothing to do."""
+        num_records = len(self.trace)
+        while self.has_unfinished_requests or self._core.batch_queue:
+            new_text = self._take_text(self.llm.llm_engine.step())
+            if len(self.trace) > num_records:
+                self.trace.records[-1] = replace(self.trace[-1], new_text=new_text)
+                return self.trace[-1]
+        return None
+
+    def _take_text(self, outputs: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+        """Keep the text so far; return what each request gained."""
+        new_text = []
+        for output in outputs:
+            text = output.outputs[0].text
+            gained = text[len(self.text[output.request_id]) :]
+            self.text[output.request_id] = text
+            if gained:
+                new_text.append((output.request_id, gained))
+        return tuple(new_text)
+
+    def run(self, max_steps: int = MAX_STEPS) -> Trace:
+        """Step until every request has ended, or `max_steps` were made; return the trace."""
+        for _ in range(max_steps):
+            if self.step() is None:
+                break
+        return self.trace
+
+    def close(self) -> None:
+        """Shut the engine down and free its memory; closing twice is harmless."""
+        if self._llm is None:
+            return
+        # vLLM freezes its objects against garbage collection until its core is shut down.
+        self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+        self._recorder.detach()
+        gc.collect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _model_path(model: str | Path) -> Path:
+    if model == "tiny":
+        return tiny_model_path()
+    path = Path(model)
+    if not (path / "config.json").is_file():
+        raise ValueError(
+            f'model: {str(model)!r} is no directory with a config.json; give "tiny" or the '
+            f"directory of a Hugging Face Llama checkpoint"
+        )
+    return path
+
+
+def _check_positive(**settings: int) -> None:
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: {value!r} must be an int of at least 1")
+
+
+def _check_kv_blocks(
+    num_kv_blocks: int, blocks_per_request: int, max_model_len: int, block_size: int
+) -> None:
+    _check_positive(num_kv_blocks=num_kv_blocks)
+    needed = blocks_per_request + NUM_NULL_BLOCKS
+    if num_kv_blocks < needed:
+        raise ValueError(
+            f"num_kv_blocks: {num_kv_blocks} must hold one request of max_model_len = "
+            f"{max_model_len} tokens in blocks of {block_size} and the null block, {needed} in "
+            f"all; raise num_kv_blocks to {needed} or lower max_model_len"
+        )

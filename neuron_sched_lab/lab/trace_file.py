@@ -1,0 +1,137 @@
+"""A trace as a file: JSON lines, one step a line, readable by a person.
+
+The first line says what the file is and holds the engine's settings; then come the requests, one
+a line, and the steps. A field that is empty, or a request's KV blocks that did not change since
+the step before, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any
+
+from .trace import RequestInfo, Scheduled, StepInputs, StepRecord, Trace, TraceConfig
+
+FORMAT = "neuron_sched_lab.trace"
+VERSION = 1
+
+MAX_LINE_LENGTH = 4_000_000
+"""Characters; a longer line is refused before it is parsed."""
+
+_OPTIONAL = {f.name: f.default for f in fields(StepRecord) if f.default is not MISSING}
+
+
+def save(trace: Trace, path: str | Path) -> None:
+    """Write `trace` to `path`, replacing it only once everything is written."""
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("w", encoding="utf-8") as file:
+        for line in _lines(trace):
+            file.write(json.dumps(line, separators=(", ", ": ")) + "\n")
+    unfinished.replace(path)
+
+
+def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
+    yield {"format": FORMAT, "version": VERSION, "config": asdict(trace.config)}
+    for info in trace.requests.values():
+        yield {"request": asdict(info)}
+    held: dict[str, tuple[int, ...]] = {}
+    for record in trace:
+        step = {f.name: getattr(record, f.name) for f in fields(StepRecord)}
+        step = {k: v for k, v in step.items() if k not in _OPTIONAL or v != _OPTIONAL[k]}
+        blocks = dict(record.kv_blocks)
+        # null: as in the step before.
+        step["kv_blocks"] = [[i, None if held.get(i) == b else b] for i, b in blocks.items()]
+        held = blocks
+        yield {"step": step}
+
+
+def load(path: str | Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        ValueError: names the file, the line and the reason.
+    """
+    trace: Trace | None = None
+    held: dict[str, tuple[int, ...]] = {}
+    for number, line in _numbered_lines(path):
+        where = f"{path}, line {number}"
+        row = _parse(line, where)
+        if trace is None:
+            trace = Trace(_read_header(row, where))
+            continue
+        try:
+            if "request" in row:
+                info = RequestInfo(**row["request"])
+                trace.requests[info.request_id] = info
+            elif "step" in row:
+                record = _read_step(row["step"], held)
+                held = dict(record.kv_blocks)
+                trace.records.append(record)
+            else:
+                raise ValueError("neither a request nor a step")
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ValueError(f"{where}: {error}; the file is damaged, record it anew") from error
+    if trace is None:
+        raise ValueError(f"{path}: the file is empty; record it anew")
+    return trace
+
+
+def _numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield (number, line) without ever holding more than MAX_LINE_LENGTH characters."""
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_LENGTH + 1):
+            number += 1
+            if len(line) > MAX_LINE_LENGTH:
+                raise ValueError(
+                    f"{path}, line {number}: longer than {MAX_LINE_LENGTH} characters; "
+                    f"this is no trace"
+                )
+            if line.strip():
+                yield number, line
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: no JSON ({error}); was the file cut off?") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: no JSON object; the file is damaged")
+    return row
+
+
+def _read_header(row: dict[str, Any], where: str) -> TraceConfig:
+    if row.get("format") != FORMAT:
+        raise ValueError(f"{where}: no header of format {FORMAT!r}; this is no trace")
+    version = row.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"{where}: version {version!r}, this kit reads version {VERSION}; "
+            f"update neuron_sched_lab or record the trace anew"
+        )
+    try:
+        return TraceConfig(**{k: _tuples(v) for k, v in row["config"].items()})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{where}: bad header ({error}); the file is damaged") from error
+
+
+def _read_step(step: dict[str, Any], held: dict[str, tuple[int, ...]]) -> StepRecord:
+    values = {name: _tuples(value) for name, value in step.items()}
+    values["scheduled"] = tuple(Scheduled(*s) for s in values["scheduled"])
+    if values.get("inputs") is not None:
+        values["inputs"] = StepInputs(*values["inputs"])
+    values["kv_blocks"] = tuple(
+        (request_id, held[request_id] if blocks is None else blocks)
+        for request_id, blocks in values.get("kv_blocks", ())
+    )
+    return StepRecord(**values)
+
+
+def _tuples(value: Any) -> Any:
+    """Return JSON's lists as the tuples that records are made of."""
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,109 @@
+"""The demo's requests and the command line."""
+
+import json
+
+import pytest
+
+from neuron_sched_lab.cli import main
+from neuron_sched_lab.lab.demo import DemoRequest, default_requests, read_requests
+
+
+def write(tmp_path, *lines):
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_file_of_requests(tmp_path):
+    path = write(
+        tmp_path,
+        '{"prompt": "1 2 ", "max_tokens": 3, "expected": "3 4", "request_id": "mine"}',
+        "",
+        '{"prompt": [5, 6, 7]}',
+    )
+    assert read_requests(path) == [
+        DemoRequest("mine", "1 2 ", 3, "3 4"),
+        DemoRequest("r1", (5, 6, 7)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[1]", 'line 2: no "prompt"'),
+        ('{"promt": "x"}', 'line 2: no "prompt"'),
+        ('{"prompt": "x", "max_token": 3}', "line 2: unknown key 'max_token'"),
+        ('{"prompt": 5}', "line 2: prompt: must be text or a list of token ids"),
+        ('{"prompt": [true]}', "line 2: prompt: must be"),
+        ('{"prompt": "x", "max_tokens": 0}', "line 2: max_tokens: 0 must be"),
+        ('{"prompt": "x", "max_tokens": true}', "line 2: max_tokens: True must be"),
+        ('{"prompt": "x", "expected": 7}', "line 2: expected: 7 must be text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = write(tmp_path, '{"prompt": "good"}', line)
+    with pytest.raises(ValueError) as error:
+        read_requests(path)
+    assert message in str(error.value)
+
+
+def test_an_empty_file(tmp_path):
+    with pytest.raises(ValueError, match="no request in it"):
+        read_requests(write(tmp_path, "", " "))
+
+
+@pytest.mark.parametrize(
+    ("text", "right"), [("34", True), ("34\n9", True), ("34 5", True), ("345", False), ("3", False)]
+)
+def test_an_answer_must_end_where_the_expected_ends(text, right):
+    assert DemoRequest("r", "x", expected="34").is_answered_by(text) is right
+
+
+def test_without_an_expected_answer_there_is_no_verdict():
+    assert DemoRequest("r", "x").is_answered_by("anything") is None
+
+
+def test_default_requests_have_prompts_longer_than_a_chunk():
+    lengths = [len(request.prompt) for request in default_requests()]
+    assert max(lengths) > 256
+    assert min(lengths) < 128
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--requests", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
+        (["--scheduler", "NeuronSchedular"], "'NeuronSchedular' is no vLLM scheduler class"),
+        (["--scheduler", "no_such_module.X"], "module 'no_such_module' does not import"),
+        (["--model", "/no/such/model"], "model: '/no/such/model'"),
+        (["--max-num-seqs", "0"], "max_num_seqs: 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
+    assert main(["demo", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_demo_end_to_end(tmp_path, capsys):
+    requests = default_requests()[:4]
+    lines = [
+        json.dumps(
+            {
+                "prompt": r.prompt,
+                "max_tokens": r.max_tokens,
+                "expected": r.expected,
+                "request_id": r.request_id,
+            }
+        )
+        for r in requests
+    ]
+    assert main(["demo", "--requests", str(write(tmp_path, *lines))]) == 0
+    output = capsys.readouterr().out
+    assert output.count("(right)") == 4
+    assert "WRONG" not in output
+    assert "gave the same tokens for 4 prompts" in output
+    assert "ACTIVE_PREFILL" in output
+    assert "distinct shapes" in output
