@@ -13,8 +13,8 @@ MAX_IDS = 4
 MAX_ID_LENGTH = 12
 
 LINE_HEADER = (
-    f"{'step':>4}  {'state':<14}  {'ran':<34}  {'tokens':>12}  {'hidden':<14}  "
-    f"{'held back':<34}  {'KV blocks':>9}"
+    f"{'step':>4}  {'state':<14}  {'ran':<32}  {'tokens':>12}  {'hidden':<20}  "
+    f"{'held back':<36}  {'KV blocks':>9}"
 )
 
 
@@ -22,9 +22,10 @@ def board_line(record: StepRecord) -> str:
     """Return the step as one line under LINE_HEADER."""
     tokens = f"{record.num_tokens} -> {record.num_padded_tokens}" if record.scheduled else "-"
     blocks = f"{record.kv_blocks_used}/{record.kv_blocks_total}"
+    ran, hidden, held = _ran(record.scheduled), _ids(record.hidden, 2), _held(record, 1)
     return (
-        f"{record.step:>4}  {record.state or record.phase:<14}  {_ran(record.scheduled):<34}  "
-        f"{tokens:>12}  {_ids(record.hidden, 3):<14}  {_held(record):<34}  {blocks:>9}"
+        f"{record.step:>4}  {record.state or record.phase:<14}  {_cell(ran, 32)}  {tokens:>12}  "
+        f"{_cell(hidden, 20)}  {_cell(held, 36)}  {blocks:>9}"
     )
 
 
@@ -54,6 +55,11 @@ def printable(text: str, max_length: int = MAX_ID_LENGTH) -> str:
     return safe if len(safe) <= max_length else safe[: max_length - 1] + "…"
 
 
+def _cell(text: str, width: int) -> str:
+    """Return `text` cut or filled to exactly `width` characters."""
+    return (text if len(text) <= width else text[: width - 1] + "…").ljust(width)
+
+
 def _progress(scheduled: Scheduled, requests: dict[str, RequestInfo]) -> str:
     if scheduled.phase != PREFILL:
         return "decode, 1 token"
@@ -72,16 +78,16 @@ def _ran(scheduled: Sequence[Scheduled]) -> str:
         done = only.num_computed_tokens + only.num_tokens
         return f"prefill {printable(only.request_id)} [{only.num_computed_tokens}:{done}]"
     phases = sorted({s.phase for s in scheduled})
-    return f"{'+'.join(phases)} {_ids([s.request_id for s in scheduled])}"
+    return f"{'+'.join(phases)} {_ids([s.request_id for s in scheduled], 2)}"
 
 
-def _held(record: StepRecord) -> str:
+def _held(record: StepRecord, limit: int = MAX_IDS) -> str:
     ids = record.held_back or record.waiting
     if not ids:
         return "-"
     total = record.num_held_back or record.num_waiting
     reason = f" ({record.hold_reason})" if record.hold_reason else ""
-    return _ids(ids, 2, total) + reason
+    return _ids(ids, limit, total) + reason
 
 
 def _ids(ids: Iterable[str], limit: int = MAX_IDS, total: int | None = None) -> str:

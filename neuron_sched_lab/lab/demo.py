@@ -67,7 +67,7 @@ def read_requests(path: str | Path) -> list[DemoRequest]:
     Raises:
         ValueError: names the file, the line, what is wrong and the fix.
     """
-    requests = []
+    requests: list[DemoRequest] = []
     with Path(path).open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

@@ -111,6 +111,7 @@ class Lab:
             "enforce_eager": True,
             "disable_log_stats": True,
             "kv_cache_memory_bytes": 2**30,
+            "use_tqdm_on_load": False,
             **engine_args,
         }
         self._llm: LLM | None = LLM(
@@ -201,8 +202,11 @@ class Lab:
 
     def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
         """Return the token ids of a prompt that fits the engine."""
-        is_text = isinstance(prompt, str)
-        token_ids = self.llm.get_tokenizer().encode(prompt) if is_text else list(prompt)
+        token_ids: list[int]
+        if isinstance(prompt, str):
+            token_ids = self.llm.get_tokenizer().encode(prompt)
+        else:
+            token_ids = list(prompt)
         if not token_ids:
             raise ValueError("prompt: it is empty; give at least one token")
         max_model_len = self.llm.model_config.max_model_len

@@ -102,7 +102,7 @@ def test_a_line_says_what_ran_and_why_the_next_waits():
         hidden=("x",),
     )
     line = board_line(record)
-    for part in ("ACTIVE_PREFILL", "prefill a [128:200]", "72 -> 128", "b c +1", "in progress"):
+    for part in ("ACTIVE_PREFILL", "prefill a [128:200]", "72 -> 128", "b +2", "in progress"):
         assert part in line
     assert len(line) == len(LINE_HEADER)
 
