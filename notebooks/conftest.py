@@ -1,7 +1,20 @@
-"""Settings for running the notebooks under nbval (`make notebooks`)."""
+"""For nbval: notebooks are run as a user's JupyterLab would run them."""
+
+import os
 
 import nbval.kernel
 
-# nbval pretty-prints every kernel message for a log that nobody reads; a plotly widget's is 5 MB,
-# which costs 0.4 s each.
-nbval.kernel.pformat = lambda _message: ""
+# nbval formats every message of the kernel for a debug log that nobody reads; for large widget
+# messages that takes longer than the cell.
+nbval.kernel.pformat = lambda message: ""
+
+_start_new_kernel = nbval.kernel.start_new_kernel
+
+
+def _start_kernel_as_a_user_would(**options: object) -> object:
+    """Start a kernel without pytest's mark: with it ipykernel leaves sys.stdout no descriptor."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return _start_new_kernel(env=env, **options)
+
+
+nbval.kernel.start_new_kernel = _start_kernel_as_a_user_would

@@ -49,7 +49,7 @@ MAY_RAISE = "raises-exception"  # the tag that nbclient, nbval and Jupyter Book 
 
 
 class FreezeError(Exception):
-    """A notebook could not be run. The message names the notebook, the cell and the error."""
+    """A notebook could not be run. The message names the cell and the error."""
 
 
 def freeze(path: Path, timeout: int = CELL_TIMEOUT) -> None:
@@ -63,19 +63,22 @@ def freeze(path: Path, timeout: int = CELL_TIMEOUT) -> None:
         FreezeError: a cell raised an error, took too long or ended the kernel.
     """
     notebook = nbformat.read(path, as_version=4)
-    execute(notebook, path, timeout)
+    execute(notebook, path.parent, timeout)
     clean(notebook)
     path.write_text(serialise(notebook), encoding="utf-8")
 
 
-def execute(notebook: NotebookNode, path: Path, timeout: int) -> None:
-    """Run all cells in place, in the notebook's folder. See `freeze`."""
+def execute(notebook: NotebookNode, folder: Path, timeout: int) -> None:
+    """Run all cells in place, in `folder`. See `freeze`."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # nothing of an earlier run may stay
+            cell.outputs, cell.execution_count = [], None
     # No folder of kernelspecs: the name then means this Python, whatever a user has installed.
     specs = KernelSpecManager(kernel_dirs=[])
     client = NotebookClient(
         notebook,
         km=AsyncKernelManager(kernel_name=NATIVE_KERNEL_NAME, kernel_spec_manager=specs),
-        resources={"metadata": {"path": str(path.parent)}},
+        resources={"metadata": {"path": str(folder)}},
         timeout=timeout,
         startup_timeout=STARTUP_TIMEOUT,
         store_widget_state=False,
@@ -84,8 +87,12 @@ def execute(notebook: NotebookNode, path: Path, timeout: int) -> None:
     )
     try:
         client.execute(cleanup_kc=True)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        raise FreezeError(f"{path.name}: {error}") from error
+    except CellExecutionError as error:
+        # The traceback goes through vLLM and fills screens; the notebook shows it when run there.
+        number = 1 + max(i for i, cell in enumerate(notebook.cells) if cell.get("outputs"))
+        raise FreezeError(f"cell {number}: raised {error.ename}: {error.evalue}") from error
+    except (CellTimeoutError, DeadKernelError) as error:
+        raise FreezeError(str(error)) from error
 
 
 def clean(notebook: NotebookNode) -> None:

@@ -17,6 +17,8 @@ REQUIRED = {
 
 DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
+    # vLLM's CPU worker warns about NUMA from C++, past Python's logging.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
     # Models come from a directory; nothing is looked up on a hub.
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",

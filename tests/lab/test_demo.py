@@ -87,7 +87,7 @@ def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
     assert len(error.strip().splitlines()) == 1
 
 
-def test_the_demo_end_to_end(tmp_path, capsys):
+def test_the_demo_end_to_end(tmp_path, capfd):
     requests = default_requests()[:4]
     lines = [
         json.dumps(
@@ -101,7 +101,7 @@ def test_the_demo_end_to_end(tmp_path, capsys):
         for r in requests
     ]
     assert main(["demo", "--requests", str(write(tmp_path, *lines))]) == 0
-    output = capsys.readouterr().out
+    output = capfd.readouterr().out
     assert output.count("(right)") == 4
     assert "WRONG" not in output
     assert "gave the same tokens for 4 prompts" in output
