@@ -125,9 +125,14 @@ class SeparatedScheduler(HoldbackScheduler):
     def _is_still_refused(self, prefill: Request) -> bool:
         """True until something has changed since vLLM refused this prefill."""
         refusal = self._refusal
+        if refusal is None:
+            return False
+        if refusal.step == self.current_step:
+            # The last step was lost to a refusal. Whoever stands in front now, decodes are next:
+            # two prefills that push each other out would otherwise share all steps between them.
+            return True
         return (
-            refusal is not None
-            and refusal.request_id == prefill.request_id
+            refusal.request_id == prefill.request_id
             and self._num_free_blocks <= refusal.num_free_blocks
             and len(self.running) >= refusal.num_running
             and self.current_step - refusal.step < RETRY_REFUSED_PREFILL_AFTER
@@ -135,18 +140,15 @@ class SeparatedScheduler(HoldbackScheduler):
 
     def _note_progress(self, output: SchedulerOutput) -> None:
         """Remember what the next turn depends on: a refusal, and how long decodes have waited."""
-        scheduled = output.total_num_scheduled_tokens > 0
-        waited = self._prefill is not None and bool(self.hidden_reqs)
+        prefill, scheduled = self._prefill, output.total_num_scheduled_tokens > 0
+        waited = prefill is not None and bool(self.hidden_reqs)
         if scheduled:
             self._num_consecutive_prefills = self._num_consecutive_prefills + 1 if waited else 0
-        if waited and not scheduled:
+        if prefill is not None and waited and not scheduled:
             self._refusal = _Refusal(
-                self._prefill.request_id,
-                self._num_free_blocks,
-                len(self.running),
-                self.current_step,
+                prefill.request_id, self._num_free_blocks, len(self.running), self.current_step
             )
-        elif self._prefill is not None or not scheduled:
+        elif prefill is not None or not scheduled:
             # The prefill ran, or the decodes cannot: either way the refusal is history.
             self._refusal = None
 

@@ -15,8 +15,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from tests.scheduler.factory import AnyTokenGrammar, grant_grammar, make_request
+from tests.scheduler.factory import AnyTokenGrammar, grant_grammar, make_request, make_scheduler
 from tests.scheduler.oracle import TokenOracle
+
+__all__ = ["Driver", "Stall", "Step", "make_request", "make_scheduler", "run_until_stalled"]
 
 MAX_STEPS = 20_000
 """Longer than any run in these tests; a run that reaches it is stuck."""

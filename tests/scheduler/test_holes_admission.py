@@ -113,6 +113,14 @@ class TestB2Deadlock:
         assert run_until_stalled(driver, MAX_EMPTY_STEPS) is None
         check_finished(driver)
 
+    @pytest.mark.parametrize("cls", [SeparatedScheduler, PaddedScheduler])
+    def test_decodes_follow_a_refusal_whoever_waits_in_front_then(self, cls):
+        driver = self.more_than_fits(cls)
+        driver.run_until_decoding("A", "B", "C", "D")
+        assert driver.step().wasted  # E was tried
+        driver.abort("E")
+        assert driver.step().decodes == ["A", "B", "C", "D"]
+
     @pytest.mark.parametrize("cls", [NeuronScheduler, NeuronAsyncScheduler])
     def test_mended_with_a_bound_that_is_too_loose(self, cls):
         driver = self.more_than_fits(cls)

@@ -170,3 +170,18 @@ class TestB12WatermarkAndThrottle:
     @pytest.mark.parametrize("cls", [Scheduler, *CHAIN])
     def test_prefill_deferred(self, cls):
         assert self.throttled_step(cls) == ["A"]
+
+    @pytest.mark.parametrize("cls", CHAIN)
+    def test_no_deferral_while_prefills_pile_up(self, cls):
+        """As in vLLM: if the last free step left requests waiting, throttling is off."""
+        driver = drive(cls)
+        driver.add("A", 20, max_tokens=20)
+        driver.run_until_decoding("A")
+        driver.add("B", 20)
+        driver.add("C", 20)
+        admitted = [driver.step().admitted]
+        driver.throttle_prefills = True
+        admitted.append(driver.step().admitted)
+        driver.add("D", 20)
+        admitted.append(driver.step().admitted)
+        assert admitted == [["B"], ["C"], []]
