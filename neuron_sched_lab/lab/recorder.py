@@ -61,6 +61,7 @@ class Recorder:
 
     Attributes:
         trace: where the records go, each when its tokens are back.
+        aborted: ids aborted since the last record.
     """
 
     def __init__(self, scheduler: Scheduler, trace: Trace) -> None:
@@ -69,7 +70,7 @@ class Recorder:
         self._num_steps = len(trace)
         # Async engines schedule a step before the last one's tokens are back.
         self._pending: deque[_Pending] = deque()
-        self._aborted: list[str] = []
+        self.aborted: list[str] = []
         self._kv_blocks: dict[str, tuple[int, ...]] = {}
         self._in_update = False
         self._schedule = scheduler.schedule
@@ -123,7 +124,7 @@ class Recorder:
         """Note who ended from outside: aborted by the user, or failed within a step."""
         requests = self._finish_requests(request_ids, finished_status)
         if not self._in_update:
-            self._aborted += [r.request_id for r in requests]
+            self.aborted += [r.request_id for r in requests]
         return requests
 
     def _snapshot(self, output: SchedulerOutput) -> StepRecord:
@@ -213,7 +214,7 @@ class Recorder:
                 new_tokens[output.request_id] = tuple(output.new_token_ids)
                 if output.finish_reason is not None:
                     finished.append((output.request_id, str(output.finish_reason)))
-        aborted, self._aborted = self._aborted, []
+        aborted, self.aborted = self.aborted, []
         return replace(
             pending.record,
             scheduled=tuple(

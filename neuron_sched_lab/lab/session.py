@@ -13,7 +13,7 @@ the KV blocks.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,17 +26,29 @@ from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  (after the env
 from vllm.exceptions import VLLMClientError  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.utils.math_utils import cdiv  # noqa: E402
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 from vllm.v1.core.sched.interface import SchedulerInterface  # noqa: E402
 
-from ..scheduler import NeuronConfig, NeuronScheduler, SeparatedScheduler  # noqa: E402
+from ..runner.config import RunnerConfig  # noqa: E402
+from ..scheduler import (  # noqa: E402
+    NeuronConfig,
+    NeuronScheduler,
+    PaddedScheduler,
+    SeparatedScheduler,
+)
 from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
 from .recorder import Recorder, get_trace_config  # noqa: E402
 from .tasks import tiny_model_path  # noqa: E402
-from .trace import RequestInfo, StepRecord, Trace  # noqa: E402
+from .trace import RequestInfo, StepInputs, StepRecord, Trace  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Self
     from vllm.v1.core.sched.scheduler import Scheduler
+
+NEURON_WORKER = "neuron_sched_lab.runner.NeuronWorker"
+
+MAX_RECORDED_INPUTS = 2048
+"""Numbers of a padded tensor that a record keeps; a longer tensor is not recorded."""
 
 MAX_STEPS = 100_000
 """`run()` gives up after so many steps: a scheduler that stalls must not hang a notebook."""
@@ -57,6 +69,12 @@ class Lab:
             `max_num_seqs` requests of `max_model_len`.
         neuron_config: settings of the Neuron schedulers, see NeuronConfig.
         enable_prefix_caching: whether requests share the KV blocks of a common prefix.
+        worker: `"neuron"`, ours, which runs padded batches of one phase; `"vllm"`, vLLM's own for
+            the CPU, which runs any batch; `"auto"`, ours for a scheduler that pads.
+        device: our worker's device: `"cpu"`, `"neuron"`, `"nki-sim"` or `"auto"`.
+        compile: whether our worker compiles its graphs on the CPU; it takes seconds a bucket.
+        async_scheduling: whether a step is scheduled before the last one's tokens are back; by
+            default with our worker and a scheduler class that is made for it.
         engine_args: anything else that vLLM's `LLM` takes.
 
     Raises:
@@ -65,7 +83,12 @@ class Lab:
     Attributes:
         trace: one StepRecord for each step so far.
         text: the text generated so far, by request id.
+        on_change: functions called after each `add`, `abort`, `step` and `reset`; a dashboard
+            puts one here.
     """
+
+    trace: Trace
+    text: dict[str, str]
 
     def __init__(
         self,
@@ -79,6 +102,10 @@ class Lab:
         num_kv_blocks: int | None = None,
         neuron_config: Mapping[str, Any] | None = None,
         enable_prefix_caching: bool = True,
+        worker: str = "auto",
+        device: str = "auto",
+        compile: bool = False,  # noqa: A002  (torch's own word for it)
+        async_scheduling: bool | None = None,
         **engine_args: Any,
     ) -> None:
         if not (isinstance(scheduler, type) and issubclass(scheduler, SchedulerInterface)):
@@ -105,6 +132,12 @@ class Lab:
                 max_model_len=max_model_len,
                 block_size=block_size,
             )
+        use_ours = _use_our_worker(worker, scheduler)
+        if async_scheduling is None:
+            async_scheduling = use_ours and issubclass(scheduler, AsyncScheduler)
+        runner_config = {"device": device, "compile": compile, "async_scheduling": async_scheduling}
+        if use_ours:
+            RunnerConfig.from_dict(runner_config)
         settings: dict[str, Any] = {
             "dtype": "float32",
             "seed": 0,
@@ -123,12 +156,21 @@ class Lab:
             block_size=block_size,
             num_gpu_blocks_override=num_kv_blocks,
             enable_prefix_caching=enable_prefix_caching,
-            additional_config={"neuron_config": config},
+            worker_cls=NEURON_WORKER if use_ours else "auto",
+            additional_config={"neuron_config": config, "runner_config": runner_config},
             **settings,
         )
+        self.on_change: list[Callable[[], None]] = []
+        self._start_recording()
+
+    def _start_recording(self) -> None:
         self.trace = Trace(get_trace_config(self.scheduler))
-        self.text: dict[str, str] = {}
+        self.text = {}
         self._recorder = Recorder(self.scheduler, self.trace)
+
+    def _changed(self) -> None:
+        for function in self.on_change:
+            function()
 
     @property
     def llm(self) -> LLM:
@@ -198,6 +240,7 @@ class Lab:
             prompt=text,
         )
         self.text[request_id] = ""
+        self._changed()
         return request_id
 
     def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
@@ -226,6 +269,22 @@ class Lab:
         if request_id not in self.trace.requests:
             raise KeyError(f"request_id: {request_id!r} is unknown; see lab.trace.requests")
         self.llm.llm_engine.abort_request([request_id])
+        self._changed()
+
+    @property
+    def pending_aborts(self) -> tuple[str, ...]:
+        """Ids aborted since the last step; the next record names them."""
+        return tuple(self._recorder.aborted)
+
+    def reset(self) -> None:
+        """Abort everything, forget cached prefixes, and begin a new trace on the same engine."""
+        self.llm.llm_engine.abort_request(list(self.trace.requests))
+        while self._core.batch_queue:
+            self.llm.llm_engine.step()
+        self._recorder.detach()
+        self.scheduler.reset_prefix_cache()
+        self._start_recording()
+        self._changed()
 
     def step(self) -> StepRecord | None:
         """Run one step and return its record, or None if there is nothing to do."""
@@ -233,9 +292,24 @@ class Lab:
         while self.has_unfinished_requests or self._core.batch_queue:
             new_text = self._take_text(self.llm.llm_engine.step())
             if len(self.trace) > num_records:
-                self.trace.records[-1] = replace(self.trace[-1], new_text=new_text)
+                self.trace.records[-1] = replace(
+                    self.trace[-1], new_text=new_text, inputs=self._inputs()
+                )
+                self._changed()
                 return self.trace[-1]
         return None
+
+    def _inputs(self) -> StepInputs | None:
+        """Return the tensors of the step, where our worker ran it and they are not too large."""
+        worker = self._core.model_executor.driver_worker.worker
+        inputs = getattr(getattr(worker, "model_runner", None), "last_inputs", None)
+        if inputs is None or len(inputs.input_ids) > MAX_RECORDED_INPUTS:
+            return None
+        return StepInputs(
+            input_ids=tuple(inputs.input_ids.tolist()),
+            positions=tuple(inputs.positions.tolist()),
+            slot_mapping=tuple(inputs.slot_mapping.tolist()),
+        )
 
     def _take_text(self, outputs: Sequence[Any]) -> tuple[tuple[str, str], ...]:
         """Keep the text so far; return what each request gained."""
@@ -282,6 +356,12 @@ def _model_path(model: str | Path) -> Path:
             f"directory of a Hugging Face Llama checkpoint"
         )
     return path
+
+
+def _use_our_worker(worker: str, scheduler: type[Scheduler]) -> bool:
+    if worker not in {"auto", "neuron", "vllm"}:
+        raise ValueError(f'worker: {worker!r} must be "auto", "neuron" or "vllm"')
+    return worker == "neuron" or (worker == "auto" and issubclass(scheduler, PaddedScheduler))
 
 
 def _check_positive(**settings: int) -> None:

@@ -95,6 +95,10 @@ class TraceSummary:
             ("preemptions", str(self.num_preemptions)),
         ]
 
+    def __repr__(self) -> str:
+        """Return the figures in words, for the end of a cell."""
+        return str(self)
+
     def __str__(self) -> str:
         return "\n".join(f"{name:<20} {value}" for name, value in self.rows())
 

@@ -11,15 +11,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .trace import RequestInfo, Scheduled, StepInputs, StepRecord, Trace, TraceConfig
 
 FORMAT = "neuron_sched_lab.trace"
 VERSION = 1
 
-MAX_LINE_LENGTH = 4_000_000
-"""Characters; a longer line is refused before it is parsed."""
+MAX_LINE_LENGTH = 64_000_000
+"""Characters; a longer line is refused before it is parsed. A step of a thousand waiting requests
+with names of 10,000 characters still fits."""
+
+_Row = TypeVar("_Row", RequestInfo, StepRecord, TraceConfig)
 
 _OPTIONAL = {f.name: f.default for f in fields(StepRecord) if f.default is not MISSING}
 
@@ -65,7 +68,7 @@ def load(path: str | Path) -> Trace:
             continue
         try:
             if "request" in row:
-                info = RequestInfo(**row["request"])
+                info = _make(RequestInfo, row["request"])
                 trace.requests[info.request_id] = info
             elif "step" in row:
                 record = _read_step(row["step"], held)
@@ -98,7 +101,7 @@ def _numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: no JSON ({error}); was the file cut off?") from error
     if not isinstance(row, dict):
         raise ValueError(f"{where}: no JSON object; the file is damaged")
@@ -115,8 +118,8 @@ def _read_header(row: dict[str, Any], where: str) -> TraceConfig:
             f"update neuron_sched_lab or record the trace anew"
         )
     try:
-        return TraceConfig(**{k: _tuples(v) for k, v in row["config"].items()})
-    except (TypeError, KeyError, AttributeError) as error:
+        return _make(TraceConfig, {k: _tuples(v) for k, v in row["config"].items()})
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ValueError(f"{where}: bad header ({error}); the file is damaged") from error
 
 
@@ -126,10 +129,41 @@ def _read_step(step: dict[str, Any], held: dict[str, tuple[int, ...]]) -> StepRe
     if values.get("inputs") is not None:
         values["inputs"] = StepInputs(*values["inputs"])
     values["kv_blocks"] = tuple(
-        (request_id, held[request_id] if blocks is None else blocks)
+        (request_id, _same_blocks(held, request_id) if blocks is None else blocks)
         for request_id, blocks in values.get("kv_blocks", ())
     )
-    return StepRecord(**values)
+    return _make(StepRecord, values)
+
+
+def _same_blocks(held: dict[str, tuple[int, ...]], request_id: str) -> tuple[int, ...]:
+    if request_id not in held:
+        raise ValueError(f"kv_blocks: {request_id!r} has no blocks in the step before")
+    return held[request_id]
+
+
+_TYPES: dict[str, Any] = {
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
+}
+"""By annotation; every other field is a tuple, or None where that is its default."""
+
+
+def _make(cls: type[_Row], values: dict[str, Any]) -> _Row:
+    """Return `cls(**values)`.
+
+    Raises:
+        TypeError: a field is missing or unknown.
+        ValueError: a value has another type than its field.
+    """
+    row = cls(**values)
+    for f in fields(cls):
+        value, expected = getattr(row, f.name), _TYPES.get(str(f.type), tuple)
+        if value is not f.default and (not isinstance(value, expected) or value is True):
+            raise ValueError(f"{f.name}: {value!r} is not of type {f.type}")
+    return row
 
 
 def _tuples(value: Any) -> Any:

@@ -1,0 +1,69 @@
+"""Two Jupyter kernelspecs, with the environment variables that the kit wants set.
+
+    install()                  into the user's Jupyter folder
+    install(prefix=sys.prefix) into the environment that this Python runs in
+    remove()                   both, from wherever they were installed
+
+The notebooks do not ask for them: their metadata name `python3`, which every Jupyter has, and the
+kit sets what it cannot do without by itself. The kernelspecs are for notebooks of your own, and
+for a JupyterLab that serves more than one environment. NOT RUN ON HARDWARE: "(Trn2)".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+NAMES = {"neuron-sched-lab-cpu": "cpu", "neuron-sched-lab-trn2": "trn2"}
+"""Kernel name -> folder of its kernel.json."""
+
+
+def install(*, user: bool = True, prefix: str | None = None) -> list[Path]:
+    """Install both kernelspecs for the Python that runs this; installed ones are replaced.
+
+    Args:
+        user: into the user's Jupyter folder; False: for all users of the machine.
+        prefix: into this environment instead, such as `sys.prefix`.
+
+    Returns:
+        The folders.
+
+    Raises:
+        OSError: a folder cannot be written.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    folders = []
+    for name, folder in NAMES.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            Path(temporary, "kernel.json").write_text(
+                json.dumps(read_spec(folder, sys.executable), indent=1), encoding="utf-8"
+            )
+            installed = KernelSpecManager().install_kernel_spec(
+                temporary, name, user=user and prefix is None, prefix=prefix
+            )
+        folders.append(Path(installed))
+    return folders
+
+
+def read_spec(folder: str, python: str) -> dict[str, object]:
+    """Return the kernel.json of "cpu" or "trn2", started by the interpreter `python`."""
+    spec = json.loads((FOLDER / folder / "kernel.json").read_text(encoding="utf-8"))
+    spec["argv"][0] = python
+    return spec
+
+
+def remove() -> list[Path]:
+    """Remove both kernelspecs wherever Jupyter finds them; return the folders removed."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    removed = []
+    for name in NAMES:
+        # A kernelspec of the same name in another folder may stand behind the first.
+        while name in KernelSpecManager().find_kernel_specs():
+            removed.append(Path(KernelSpecManager().remove_kernel_spec(name)))
+    return removed

@@ -1,0 +1,94 @@
+"""Runs a learner's code so that whatever it does is a finding: it raises, loops, or is missing."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .result import NOT_RIGHT, NOT_SOLVED, CheckResult
+
+MAX_CPU_SECONDS = 10
+"""Of one call of the learner's code, which takes milliseconds: beyond it, it is an endless loop."""
+
+
+class EndlessLoopError(BaseException):
+    """Raised inside an endless loop; no Exception, so that the loop's own `except` lets it by."""
+
+
+FINDINGS = (Exception, EndlessLoopError)
+"""What a learner's code may raise. An interrupt by the user is none of it."""
+
+
+def explain_error(
+    error: BaseException, files: set[str], where: str, context: tuple[str, ...]
+) -> CheckResult:
+    """Turn what the learner's code raised into a finding."""
+    if is_unsolved(error, files):
+        name = traceback.extract_tb(error.__traceback__)[-1].name
+        return CheckResult(NOT_SOLVED, f"{name}() is still to be written")
+    line = find_line(error, files)
+    details = (f"in your line: {line}", *context) if line else context
+    return CheckResult(NOT_RIGHT, f"{where}: {say_error(error)}", details)
+
+
+def say_error(error: BaseException) -> str:
+    """Return an error in a few words."""
+    if isinstance(error, EndlessLoopError):
+        return "an endless loop"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def is_unsolved(error: BaseException | None, files: set[str]) -> bool:
+    """Tell the NotImplementedError of a skeleton from one that something else raised."""
+    if not isinstance(error, NotImplementedError):
+        return False
+    return traceback.extract_tb(error.__traceback__)[-1].filename in files
+
+
+def find_line(error: BaseException, files: set[str]) -> str:
+    """Return the last line of the learner's own code that led to the error."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files and frame.lineno:
+            return linecache.getline(frame.filename, frame.lineno).strip()
+    return ""
+
+
+def code_files(yours: Any) -> set[str]:
+    """Return the files, or notebook cells, in which a function or a class was written."""
+    members = vars(yours).values() if isinstance(yours, type) else [yours]
+    functions = [getattr(m, "fget", None) or getattr(m, "__func__", m) for m in members]
+    return {
+        inspect.unwrap(function).__code__.co_filename
+        for function in functions
+        if hasattr(function, "__code__")
+    }
+
+
+@contextmanager
+def cpu_limit() -> Iterator[None]:
+    """Interrupt an endless loop after MAX_CPU_SECONDS of CPU time of this process.
+
+    CPU time, so that a busy machine or a debugger's breakpoint is no endless loop. Signals reach
+    the main thread only, in which a notebook's cells run; elsewhere there is no limit.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(signal, "SIGVTALRM"):
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise EndlessLoopError
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

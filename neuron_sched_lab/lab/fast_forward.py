@@ -1,0 +1,436 @@
+"""FastForward: a run of decode steps, advanced in one go, exactly as if each had been scheduled.
+
+While nobody is admitted and nobody ends, every decode step does the same: one token for each
+running request, and a KV block for those whose last block is full. Such a run is advanced by its
+length at once. The KV blocks are still taken from vLLM's KV-cache manager, one `allocate_slots()`
+for each block, in the order in which the steps would have; the requests that the last step of a
+run ends are ended by the scheduler's own `update_from_output()`. What is left out is `schedule()`
+and `update_from_output()` for requests to which nothing happens.
+
+A run ends before the next arrival, and before a step for which the KV cache has too few free
+blocks (whom to preempt is for the scheduler to decide); it does not start while any prompt is
+being prefilled or anybody could be admitted. A step that is not part of a run is scheduled.
+
+It holds for vLLM's Scheduler and for ours, in the synchronous engine. A class of your own that
+overrides `can_schedule` is scheduled step by step while anybody waits, one that overrides more,
+always; with `steady_while_decoding = True` in its body it promises that, while requests only
+decode, it decides the same in every step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from .environment import prepare_environment
+
+prepare_environment()
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402  (environment first)
+from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
+from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
+
+from ..scheduler import compat  # noqa: E402
+from ..scheduler.admission import KVAdmissionScheduler  # noqa: E402
+from ..scheduler.holdback import HoldbackScheduler, HoldReason  # noqa: E402
+from ..scheduler.kv_policies import KVState, is_safe_state  # noqa: E402
+from ..scheduler.neuron import NeuronScheduler, SchedulerState  # noqa: E402
+from ..scheduler.padding import PaddedScheduler  # noqa: E402
+from ..scheduler.separation import SeparatedScheduler  # noqa: E402
+from .simulation_recorder import DecodeRun  # noqa: E402
+from .trace import DECODE  # noqa: E402
+from .workload import FILLER_TOKEN  # noqa: E402
+
+if TYPE_CHECKING:
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.request import Request
+
+    from .virtual_engine import VirtualEngine
+
+STEADY_REASONS = {HoldReason.AT_CAPACITY, HoldReason.KV_SATURATED}
+"""Why a request may be held back in every step until a running one ends."""
+
+PACKAGE = HoldbackScheduler.__module__.rpartition(".")[0]
+
+# For the loops over all running requests, which every run has.
+_IS_PREFILL_CHUNK = attrgetter("is_prefill_chunk")
+_NUM_COMPUTED = attrgetter("num_computed_tokens")
+_REQUEST_ID = attrgetter("request_id")
+
+_NO_OUTPUT = SchedulerOutput.make_empty()
+
+
+def why_not(scheduler: Scheduler) -> str | None:
+    """Return why decode steps of this scheduler cannot be advanced, or None if they can."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    obstacles = {
+        "asynchronous scheduling": isinstance(scheduler, AsyncScheduler)
+        or scheduler.scheduler_config.async_scheduling,
+        "KV-cache groups other than one of full attention": len(groups) != 1
+        or type(groups[0].kv_cache_spec) is not FullAttentionSpec,
+        "speculative decoding": scheduler.vllm_config.speculative_config is not None,
+        "a KV connector": bool(scheduler.connector or scheduler.ec_connector),
+        "LoRA": scheduler.lora_config is not None,
+        "log_stats": scheduler.log_stats,
+    }
+    overridden = get_overrides(type(scheduler)) - {"can_schedule"}
+    if overridden and not _promises_steadiness(scheduler):
+        obstacles[f"{type(scheduler).__name__} overrides {', '.join(sorted(overridden))}"] = True
+    return next((obstacle for obstacle, there in obstacles.items() if there), None)
+
+
+def get_overrides(cls: type[Scheduler]) -> set[str]:
+    """Return what the classes before the first packaged one in `cls.__mro__` define anew."""
+    packaged = next(base for base in cls.__mro__ if _is_packaged(base))
+    mine = cls.__mro__[: cls.__mro__.index(packaged)]
+    defined = {name for base in mine for name in vars(base)}
+    return {name for name in defined if name in dir(packaged) and not name.startswith("__")}
+
+
+def _is_packaged(cls: type) -> bool:
+    return cls is Scheduler or cls.__module__.startswith(f"{PACKAGE}.")
+
+
+def _promises_steadiness(scheduler: Scheduler) -> bool:
+    return getattr(scheduler, "steady_while_decoding", False)
+
+
+class _BlockStep(NamedTuple):
+    """A step of a run in which a request needs the KV-cache manager.
+
+    Attributes:
+        step: counts from 0, the first step of the run.
+        index: the request's place in the running queue.
+        num_new_blocks: 1 if it needs a block; 0 if it only fills one, whose hash is then cached.
+    """
+
+    step: int
+    index: int
+    num_new_blocks: int
+
+
+class FastForward:
+    """Advances the decode steps of a VirtualEngine.
+
+    Attributes:
+        why_not: why it does not, or None.
+    """
+
+    def __init__(self, engine: VirtualEngine) -> None:
+        scheduler = engine.scheduler
+        self.why_not = why_not(scheduler)
+        self._engine = engine
+        self._scheduler = scheduler
+        self._manager = scheduler.kv_cache_manager
+        # Of the one group that there is.
+        self._allocate_new_blocks = self._manager.coordinator.single_type_managers[
+            0
+        ].allocate_new_blocks
+        self._longest: dict[str, int] = {}
+        self._only_if_nobody_waits = "can_schedule" in get_overrides(
+            type(scheduler)
+        ) and not _promises_steadiness(scheduler)
+        self._caches_prefixes = scheduler.cache_config.enable_prefix_caching
+        self._nobody_fits = False
+        # Asked in every run, and slow for classes with an abstract base.
+        self._holds_back = isinstance(scheduler, HoldbackScheduler)
+        self._separates = isinstance(scheduler, SeparatedScheduler)
+        self._pads = isinstance(scheduler, PaddedScheduler)
+        self._has_state = isinstance(scheduler, NeuronScheduler)
+        self._lends = (
+            isinstance(scheduler, KVAdmissionScheduler)
+            and scheduler.neuron_config.kv_admission == "banker"
+        )
+
+    def note_request(self, request: Request) -> None:
+        """Take note of a request before it is added."""
+        most = min(request.num_prompt_tokens + request.max_tokens, self._scheduler.max_model_len)
+        # The last token generated is not computed.
+        self._longest[request.request_id] = most - 1
+
+    def note_step(self, phase: str) -> None:
+        """Take note of a scheduled step: a decode step admits nobody, whoever waits."""
+        self._nobody_fits = phase == DECODE
+
+    def note_change(self) -> None:
+        """Take note that somebody arrived or ended: who waits may fit now."""
+        self._nobody_fits = False
+
+    def advance(self) -> bool:
+        """Advance as many decode steps as are alike; return False if the next one is not."""
+        scheduler = self._scheduler
+        running = scheduler.running
+        if (
+            self.why_not is not None
+            or not running
+            or len(running) > scheduler.max_num_scheduled_tokens
+            or any(map(_IS_PREFILL_CHUNK, running))
+            or self._may_admit()
+        ):
+            return False
+        ids = list(map(_REQUEST_ID, running))
+        computed = list(map(_NUM_COMPUTED, running))
+        left = self._steps_left(ids, computed)
+        ends = self._ends(len(running), max(computed) + 1, min(left))
+        block_steps = self._block_steps(computed, len(ends))
+        num_steps = self._num_steps_that_fit(block_steps, len(ends))
+        if num_steps == 0:
+            return False
+        del ends[num_steps:]
+        block_steps = [b for b in block_steps if b.step < num_steps]
+        ending = [r for r, steps in zip(running, left, strict=True) if steps == num_steps]
+        run = self._make_run(ids, computed, ends, block_steps, ending)
+        self._append_tokens(run)
+        self._allocate(run, block_steps)
+        self._pass_steps(run)
+        if self._engine.recorder is not None:
+            self._engine.recorder.record_run(run)
+        self._log(run)
+        self._end(run)
+        return True
+
+    # Is the next step like those after it?
+
+    def _may_admit(self) -> bool:
+        """Return True if the next step might admit somebody, or decide anything else anew."""
+        scheduler = self._scheduler
+        if not self._engine.num_waiting:
+            if self._holds_back:
+                scheduler.hold_reason = scheduler.held_back = None
+            return False
+        if self._only_if_nobody_waits:
+            return True
+        if self._holds_back:
+            return not self._is_head_held_back()
+        seats = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+        if seats >= compat.get_max_num_running(scheduler):
+            return False
+        # Free blocks only get fewer while requests decode; but more of a prompt may be cached.
+        return not self._nobody_fits or self._caches_prefixes
+
+    def _is_head_held_back(self) -> bool:
+        """Ask our scheduler, as its schedule() would, and tell whether the answer will last."""
+        scheduler = self._scheduler
+        if getattr(scheduler, "_refusal", None) is not None:
+            return False
+        scheduler.hold_reason = scheduler.held_back = None
+        scheduler._set_aside_waiting()
+        try:
+            found = compat.next_candidate(
+                scheduler, scheduler.holdback_queue, scheduler._side_holdback
+            )
+            if found is None or scheduler.can_schedule(found[0]):
+                return False
+            scheduler.held_back = found[0]
+        finally:
+            scheduler._restore_waiting()
+        return scheduler.hold_reason in STEADY_REASONS
+
+    # How long is the run?
+
+    def _steps_left(self, ids: Sequence[str], computed: Sequence[int]) -> list[int]:
+        """Return how many tokens each request still generates."""
+        longest = map(self._longest.__getitem__, ids)
+        return [most - num_computed for most, num_computed in zip(longest, computed, strict=True)]
+
+    def _ends(self, num_rows: int, context: int, most_steps: int) -> list[float]:
+        """Return the ends of the steps up to the first at which somebody arrives."""
+        engine = self._engine
+        bucket, next_arrival = engine.decode_bucket(num_rows), engine.next_arrival
+        ends = []
+        now = engine.clock
+        for step_context in range(context, context + most_steps):
+            now += engine.decode_seconds(bucket, step_context)
+            ends.append(now)
+            if now >= next_arrival:
+                break
+        return ends
+
+    def _block_steps(self, computed: Sequence[int], num_steps: int) -> list[_BlockStep]:
+        """Return where the KV-cache manager is needed, in the order in which it would be asked."""
+        block_size = self._scheduler.block_size
+        firsts = [-num_computed % block_size for num_computed in computed]
+        block_steps = [
+            _BlockStep(step, index, 1)
+            for index, first in enumerate(firsts)
+            if first < num_steps
+            for step in range(first, num_steps, block_size)
+        ]
+        if self._caches_prefixes:
+            block_steps += [
+                _BlockStep(step, index, 0)
+                for index, first in enumerate(firsts)
+                for step in range((first - 1) % block_size, num_steps, block_size)
+            ]
+        block_steps.sort()
+        return block_steps
+
+    def _num_steps_that_fit(self, block_steps: Sequence[_BlockStep], num_steps: int) -> int:
+        """Return how many steps find all the blocks that they need."""
+        num_free = self._manager.block_pool.get_num_free_blocks()
+        if len(block_steps) > num_free:
+            for block_step in block_steps:
+                num_free -= block_step.num_new_blocks
+                if num_free < 0:
+                    num_steps = block_step.step
+                    break
+        if self._lends and block_steps:
+            num_steps = self._num_steps_that_may_be_lent(block_steps, num_steps)
+        return num_steps
+
+    def _num_steps_that_may_be_lent(self, block_steps: Sequence[_BlockStep], num_steps: int) -> int:
+        """Return how many steps the banker lets everybody have.
+
+        It holds a decode back if lending to all would not be safe. A state that is safe after
+        more was lent was safe before, so the last step of a run speaks for all of them.
+        """
+        state = self._scheduler.get_kv_state()
+        places = {holder.request_id: i for i, holder in enumerate(state.holders)}
+        running = self._scheduler.running
+
+        def is_safe_after(steps: int) -> bool:
+            holders = list(state.holders)
+            lent = [b for b in block_steps if b.step < steps and b.num_new_blocks]
+            for block_step in lent:
+                place = places[running[block_step.index].request_id]
+                holder = holders[place]
+                holders[place] = holder._replace(allocated=holder.allocated + 1, want=0)
+            return is_safe_state(KVState(state.num_blocks, state.num_free - len(lent), holders))
+
+        if is_safe_after(num_steps):
+            return num_steps
+        return bisect_left(range(1, num_steps), True, key=lambda steps: not is_safe_after(steps))
+
+    # Carry it out
+
+    def _make_run(
+        self,
+        ids: list[str],
+        computed: list[int],
+        ends: list[float],
+        block_steps: Sequence[_BlockStep],
+        ending: list[Request],
+    ) -> DecodeRun:
+        new_blocks = [0] * len(ends)
+        for block_step in block_steps:
+            new_blocks[block_step.step] += block_step.num_new_blocks
+        new_blocks[0] += self._engine.kv_blocks_used
+        return DecodeRun(
+            requests=list(self._scheduler.running),
+            ids=ids,
+            computed=computed,
+            start=self._engine.clock,
+            ends=ends,
+            kv_used=list(accumulate(new_blocks)),
+            row_bucket=self._engine.decode_bucket(len(computed)),
+            num_waiting=self._engine.num_waiting,
+            ending=ending,
+        )
+
+    def _append_tokens(self, run: DecodeRun) -> None:
+        """Give each request its tokens; the one that ends it is left to update_from_output()."""
+        tokens = [FILLER_TOKEN] * len(run.ends)
+        for request in run.requests:
+            # As request.append_output_token_ids() does.
+            request._output_token_ids.extend(tokens)
+            request._all_token_ids.extend(tokens)
+        for request in run.ending:
+            del request._output_token_ids[-1], request._all_token_ids[-1]
+        if self._caches_prefixes:
+            for request in run.requests:
+                request.update_block_hashes()
+
+    def _allocate(self, run: DecodeRun, block_steps: Sequence[_BlockStep]) -> None:
+        """Let the KV-cache manager do what it would have done in each step, in that order."""
+        # What allocate_slots() comes to for one token of a running request.
+        for step, index, _ in block_steps:
+            num_tokens = run.computed[index] + step + 1
+            self._allocate_new_blocks(run.ids[index], num_tokens, num_tokens)
+            if self._caches_prefixes:
+                self._manager.coordinator.cache_blocks(run.requests[index], num_tokens)
+        num_steps = len(run.ends)
+        for request in run.requests:
+            request.num_computed_tokens += num_steps
+        # schedule() takes the list of new blocks in each step, which only zeroing workers read.
+        self._manager.take_new_block_ids()
+
+    def _pass_steps(self, run: DecodeRun) -> None:
+        """Bring the scheduler's own attributes to where the last schedule() would have."""
+        scheduler = self._scheduler
+        scheduler.current_step += 1
+        scheduler.finished_req_ids = set()
+        scheduler.reset_preempted_req_ids = set()
+        scheduler.prefill_capacity_bound = bool(scheduler.waiting)
+        if not scheduler.use_v2_model_runner:
+            scheduler.prev_step_scheduled_req_ids = set(run.ids)
+        if self._holds_back:
+            scheduler.admitted_from.clear()
+        if self._separates:
+            scheduler._prefill = None
+            scheduler.hidden_reqs, scheduler.held_decodes = [], []
+            scheduler._num_consecutive_prefills = scheduler._num_stall_tokens = 0
+        if self._pads:
+            scheduler.scheduled_prefills = []
+        if self._has_state:
+            _enter_decode(scheduler)
+            run.first_cause = scheduler.last_transition.cause
+        scheduler.current_step += len(run.ends) - 1
+        if self._has_state and len(run.ends) > 1:
+            _enter_decode(scheduler)
+
+    def _log(self, run: DecodeRun) -> None:
+        num_rows = len(run.requests)
+        self._engine.clock = run.ends[-1]
+        self._engine.log.add_run(
+            DECODE,
+            run.start,
+            run.ends,
+            num_tokens=num_rows,
+            num_padded_tokens=run.row_bucket,
+            num_rows=num_rows,
+            row_bucket=run.row_bucket,
+            num_running=num_rows,
+            num_waiting=run.num_waiting,
+            kv_used=run.kv_used,
+            token_ids=run.ids,
+        )
+
+    def _end(self, run: DecodeRun) -> None:
+        """Let the scheduler end the requests that the last step ends."""
+        if not run.ending:
+            return
+        ids = [request.request_id for request in run.ending]
+        for request in run.ending:
+            request.num_in_flight_tokens += 1  # as schedule() notes it
+        output = SchedulerOutput.make_empty()
+        output.num_scheduled_tokens = dict.fromkeys(ids, 1)
+        output.total_num_scheduled_tokens = len(ids)
+        index = {request_id: i for i, request_id in enumerate(ids)}
+        outputs = self._scheduler.update_from_output(
+            output, ModelRunnerOutput(ids, index, sampled_token_ids=[[FILLER_TOKEN]] * len(ids))
+        )
+        finished = get_finished(outputs)
+        if self._engine.recorder is not None:
+            self._engine.recorder.note_finished(finished)
+        self._engine.end_requests([request_id for request_id, _ in finished])
+
+
+def _enter_decode(scheduler: NeuronScheduler) -> None:
+    # The output matters only for the words on a prefill.
+    decode = SchedulerState.ACTIVE_DECODE
+    scheduler._enter(decode, scheduler._explain(decode, _NO_OUTPUT))
+
+
+def get_finished(outputs: Mapping[int, EngineCoreOutputs]) -> list[tuple[str, str]]:
+    """Return the requests that a step ended, as (id, reason)."""
+    return [
+        (output.request_id, str(output.finish_reason))
+        for engine_core_outputs in outputs.values()
+        for output in engine_core_outputs.outputs
+        if output.finish_reason is not None
+    ]

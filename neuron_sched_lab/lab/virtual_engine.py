@@ -1,0 +1,288 @@
+"""VirtualEngine: what vLLM's engine core does with a scheduler, on a virtual clock.
+
+`schedule()` and `update_from_output()` are the scheduler's own, the requests are vLLM's. Only the
+device is missing: a CostModel says how long a step takes, every request gets one made-up token
+where a model would have sampled one, and the clock is moved instead of waited for.
+
+Time passes in steps only: a request that arrives during a step is added before the next one, and
+a step's tokens are there at its end.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+from .environment import prepare_environment
+
+prepare_environment()
+
+from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402  (after the environment is set)
+
+from ..scheduler import compat  # noqa: E402
+from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
+from ..scheduler.buckets import get_bucket_for_count  # noqa: E402
+from ..scheduler.padding import get_scheduled_prefills  # noqa: E402
+from .bare_scheduler import make_request  # noqa: E402
+from .fast_forward import FastForward, get_finished  # noqa: E402
+from .recorder import get_trace_config  # noqa: E402
+from .run_log import RunLog  # noqa: E402
+from .simulation_recorder import SimulationRecorder  # noqa: E402
+from .trace import DECODE, EMPTY, MIXED, PREFILL, RequestInfo, Trace  # noqa: E402
+from .workload import FILLER_TOKEN  # noqa: E402
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from .cost_model import CostModel
+    from .workload import Workload
+
+EMPTY_STEP_SECONDS = 1e-3
+"""What a step takes that schedules nothing: the engine's own work."""
+
+MAX_EMPTY_STEPS = 100
+"""So many empty steps in a row, with requests left, are a stall."""
+
+MAX_COSTS = 1 << 17
+"""Step costs remembered, by bucket and context."""
+
+TOKEN = [FILLER_TOKEN]
+"""What a request answers in a step. vLLM copies the number out of the list."""
+
+NO_TOKEN: list[int] = []
+
+
+class VirtualEngine:
+    """Runs one workload through one scheduler.
+
+    Args:
+        workload: who arrives when.
+        scheduler: fresh; see `bare_scheduler.make_scheduler`.
+        cost_model: how long steps take.
+        skip_ahead: whether decode steps that are alike are advanced in one go; see
+            `fast_forward`.
+        keep_records: whether a StepRecord is kept of each step, as a Lab does.
+
+    Attributes:
+        clock: seconds since the start.
+        log: times and counts, of every step.
+        trace: the settings and the requests; the records if they are kept.
+        refused: requests that the engine or the scheduler would not take, with the reason.
+        num_scheduled_steps: steps for which `schedule()` was called; the others were advanced.
+        stalled: True if the scheduler stopped scheduling although requests were left.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        scheduler: Scheduler,
+        cost_model: CostModel,
+        *,
+        skip_ahead: bool = True,
+        keep_records: bool = True,
+    ) -> None:
+        self.workload = workload
+        self.scheduler = scheduler
+        self.clock = 0.0
+        self.trace = Trace(get_trace_config(scheduler))
+        self.log = RunLog(kv_blocks_total=self.trace.config.kv_blocks_total)
+        self.refused: dict[str, str] = {}
+        self.num_scheduled_steps = 0
+        self.stalled = False
+        # Many steps cost the same, and a cost model may be slow.
+        self.prefill_seconds = lru_cache(MAX_COSTS)(cost_model.prefill_seconds)
+        self.decode_seconds = lru_cache(MAX_COSTS)(cost_model.decode_seconds)
+        self._hash_block_size = (
+            scheduler.block_size if scheduler.cache_config.enable_prefix_caching else None
+        )
+        self._block_pool = scheduler.kv_cache_manager.block_pool
+        self._num_empty_steps = 0
+        self._followers: dict[str, list[int]] = {}
+        self._arrivals: list[tuple[float, int]] = []
+        for index, request in enumerate(workload):
+            if request.after is None:
+                self._arrivals.append((request.arrival_seconds, index))
+            else:
+                self._followers.setdefault(request.after, []).append(index)
+        heapify(self._arrivals)
+        self.recorder = SimulationRecorder(scheduler, self.trace) if keep_records else None
+        self.fast_forward = FastForward(self) if skip_ahead else None
+
+    def run(self, max_steps: int | None = None) -> None:
+        """Run until every request has ended, the scheduler stalls, or `max_steps` were made."""
+        while not self.stalled and (max_steps is None or self.log.num_steps < max_steps):
+            self._add_arrivals()
+            if not self.scheduler.requests:
+                if not self._arrivals:
+                    break
+                self.clock = self._arrivals[0][0]
+            elif self.fast_forward is None or not self.fast_forward.advance():
+                self._step()
+        if self.recorder is not None:
+            self.recorder.detach()
+
+    @property
+    def next_arrival(self) -> float:
+        """When the next request arrives that is known to arrive."""
+        return self._arrivals[0][0] if self._arrivals else float("inf")
+
+    @property
+    def num_waiting(self) -> int:
+        """Waiting requests, those in vLLM's second queue included."""
+        return len(self.scheduler.waiting) + len(getattr(self.scheduler, compat.SIDE_QUEUE))
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """KV blocks in use now."""
+        pool = self._block_pool
+        return pool.num_gpu_blocks - NUM_NULL_BLOCKS - pool.get_num_free_blocks()
+
+    def decode_bucket(self, num_rows: int) -> int:
+        """Return the rows of the tensor that holds `num_rows` decodes."""
+        ladder = getattr(self.scheduler, "num_seqs_buckets", None)
+        return num_rows if ladder is None else get_bucket_for_count(num_rows, ladder)
+
+    def _add_arrivals(self) -> None:
+        arrivals = self._arrivals
+        while arrivals and arrivals[0][0] <= self.clock:
+            arrival, index = heappop(arrivals)
+            self._add(arrival, index)
+
+    def _add(self, arrival: float, index: int) -> None:
+        request = self.workload.requests[index]
+        try:
+            if request.num_prompt_tokens >= self.scheduler.max_model_len:
+                # vLLM refuses it before the scheduler sees it.
+                raise ValueError(
+                    f"request {request.request_id!r}: a prompt of {request.num_prompt_tokens} "
+                    f"tokens leaves no room within max_model_len = {self.scheduler.max_model_len}"
+                )
+            vllm_request = make_request(
+                request.request_id,
+                self.workload.prompt_token_ids(index),
+                request.num_output_tokens,
+                hash_block_size=self._hash_block_size,
+                arrival_time=arrival,
+            )
+            self.scheduler.add_request(vllm_request)
+        except ValueError as error:
+            self.refused[request.request_id] = str(error)
+            self._release_followers(request.request_id, arrival)
+            return
+        if self.fast_forward is not None:
+            self.fast_forward.note_request(vllm_request)
+            self.fast_forward.note_change()
+        self.log.add_request(request.request_id, arrival, request.num_prompt_tokens)
+        self.trace.requests[request.request_id] = RequestInfo(
+            request_id=request.request_id,
+            num_prompt_tokens=request.num_prompt_tokens,
+            max_tokens=request.num_output_tokens,
+            arrived_before_step=self.log.num_steps + 1,
+            prompt=request.prompt,
+        )
+
+    def _step(self) -> None:
+        """Make one step as the engine does: schedule, run, update."""
+        scheduler, start = self.scheduler, self.clock
+        output = scheduler.schedule()
+        self.num_scheduled_steps += 1
+        step = self._describe(output)
+        self.clock = end = start + step.seconds
+        for new_request in output.scheduled_new_reqs:
+            self.log.first_scheduled[self.log.index[new_request.req_id]] = start
+        num_running, num_waiting = len(scheduler.running), self.num_waiting
+        kv_used = self.kv_blocks_used
+        if self.recorder is not None:
+            self.recorder.step_seconds = end - start
+        token_ids, finished = self._answer(output, step.phase)
+        self.log.add_run(
+            step.phase,
+            start,
+            (end,),
+            num_tokens=output.total_num_scheduled_tokens,
+            num_padded_tokens=step.num_padded_tokens,
+            num_rows=len(output.num_scheduled_tokens),
+            row_bucket=step.row_bucket,
+            num_running=num_running,
+            num_waiting=num_waiting,
+            kv_used=(kv_used,),
+            token_ids=token_ids,
+            num_preempted=len(output.preempted_req_ids or ()),
+        )
+        self.end_requests(finished)
+        if self.fast_forward is not None and not finished:
+            self.fast_forward.note_step(step.phase)
+        self._num_empty_steps = self._num_empty_steps + 1 if step.phase == EMPTY else 0
+        self.stalled = self._num_empty_steps >= MAX_EMPTY_STEPS
+
+    def _describe(self, output: SchedulerOutput) -> _Step:
+        """Return what the step is and what it costs."""
+        num_tokens = output.num_scheduled_tokens
+        if not num_tokens:
+            return _Step(EMPTY, EMPTY_STEP_SECONDS, 0, 0)
+        prefills = _get_prefills(self.scheduler, output)
+        cached = output.scheduled_cached_reqs
+        if not prefills:
+            bucket = self.decode_bucket(len(num_tokens))
+            seconds = self.decode_seconds(bucket, max(cached.num_computed_tokens) + 1)
+            return _Step(DECODE, seconds, bucket, bucket)
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        padded = getattr(output, "num_scheduled_tokens_padded", None) or num_tokens
+        seconds = 0.0
+        for request_id in prefills:
+            seconds += self.prefill_seconds(padded[request_id], computed.pop(request_id))
+        if computed:
+            # A device that runs both phases in one graph would read the weights once; what that
+            # saves is not known, so a mixed step costs the sum of its parts.
+            seconds += self.decode_seconds(
+                self.decode_bucket(len(computed)), max(computed.values()) + 1
+            )
+        phase = MIXED if computed else PREFILL
+        return _Step(phase, seconds, len(num_tokens), sum(padded.values()))
+
+    def _answer(self, output: SchedulerOutput, phase: str) -> tuple[list[str], list[str]]:
+        """Sample for the step; return who got a token, and whom it ended."""
+        requests = self.scheduler.requests
+        ids = list(output.num_scheduled_tokens)
+        if phase == DECODE:
+            token_ids, sampled = ids, [TOKEN] * len(ids)
+        else:
+            token_ids = [i for i in ids if not requests[i].is_prefill_chunk]
+            sampled = [NO_TOKEN if requests[i].is_prefill_chunk else TOKEN for i in ids]
+        index = dict(zip(ids, range(len(ids)), strict=True))
+        outputs = self.scheduler.update_from_output(
+            output, ModelRunnerOutput(ids, index, sampled_token_ids=sampled)
+        )
+        return token_ids, [request_id for request_id, _ in get_finished(outputs)]
+
+    def end_requests(self, request_ids: list[str]) -> None:
+        """Note that these requests ended now, and let those arrive who waited for them."""
+        for request_id in request_ids:
+            self.log.finished[self.log.index[request_id]] = self.clock
+            self._release_followers(request_id, self.clock)
+        if request_ids and self.fast_forward is not None:
+            self.fast_forward.note_change()
+
+    def _release_followers(self, request_id: str, now: float) -> None:
+        for index in self._followers.pop(request_id, ()):
+            pause = self.workload.requests[index].arrival_seconds
+            heappush(self._arrivals, (now + pause, index))
+
+
+class _Step(NamedTuple):
+    """A step as the clock and the log see it; see RunLog for the words."""
+
+    phase: str
+    seconds: float
+    row_bucket: int
+    num_padded_tokens: int
+
+
+def _get_prefills(scheduler: Scheduler, output: SchedulerOutput) -> list[str]:
+    """Return the ids of the requests that the step prefills."""
+    # Ours have just worked it out.
+    prefills: list[str] | None = getattr(scheduler, "scheduled_prefills", None)
+    return get_scheduled_prefills(output, scheduler.requests) if prefills is None else prefills

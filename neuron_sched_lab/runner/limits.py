@@ -1,0 +1,106 @@
+"""What the worker does not do, refused at start or, where it depends on the request, there.
+
+A worker cannot refuse a request once a step runs: what it raises ends the engine. vLLM asks the
+logits processors of an engine about every request before it is queued, so a processor that does
+nothing else carries the refusals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.sample.logits_processor import BatchUpdate
+
+REQUEST_LIMITS = f"{__name__}:RequestLimits"
+"""For `LLM(logits_processors=[...])` and `vllm serve --logits-processors`. The worker adds it by
+itself, which reaches the front end only where that runs in the same process."""
+
+
+def check_engine(vllm_config: VllmConfig) -> None:
+    """Refuse what the worker does not implement.
+
+    Raises:
+        ValueError: names the setting, the value found, the rule and the fix.
+    """
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    found: list[tuple[str, Any, str]] = [
+        ("enable_lora", vllm_config.lora_config is not None, "no LoRA adapters"),
+        ("speculative_config", vllm_config.speculative_config, "no speculative decoding"),
+        ("runner", "pooling" * (model.runner_type == "pooling"), "no pooling models"),
+        ("model", model.is_multimodal_model and model.architecture, "no multimodal models"),
+        ("tensor_parallel_size", parallel.tensor_parallel_size - 1, "one device"),
+        ("pipeline_parallel_size", parallel.pipeline_parallel_size - 1, "one device"),
+        ("quantization", model.quantization, "no quantized weights"),
+        ("enable_prompt_embeds", model.enable_prompt_embeds, "no prompts as embeddings"),
+        ("return_sampling_mask", model.return_sampling_mask, "no sampling masks"),
+        ("enable_return_routed_experts", model.enable_return_routed_experts, "no experts"),
+        ("enable_trace_replay", model.enable_trace_replay, "no trace replay"),
+        ("enable_sleep_mode", model.enable_sleep_mode, "no release of memory"),
+        ("kv_transfer_config", vllm_config.kv_transfer_config, "no KV connector"),
+        ("ec_transfer_config", vllm_config.ec_transfer_config, "no encoder connector"),
+    ]
+    for setting, value, has in found:
+        if value:
+            shown = value + 1 if setting.endswith("parallel_size") else value
+            raise ValueError(
+                f"{setting}: {shown} is not supported by NeuronWorker, which has {has}; leave "
+                f"{setting} at its default, or use vLLM's own worker"
+            )
+    _check_choice("load_format", vllm_config.load_config.load_format, "auto", "safetensors")
+    dtype = str(model.dtype).removeprefix("torch.")
+    _check_choice("kv_cache_dtype", vllm_config.cache_config.cache_dtype, "auto", dtype)
+    if not Path(model.model).is_dir():
+        raise ValueError(
+            f"model: {model.model!r} is no directory; NeuronWorker reads a checkpoint directory; "
+            f"download the checkpoint and give its path"
+        )
+
+
+def _check_choice(setting: str, value: str, *choices: str) -> None:
+    if value not in choices:
+        raise ValueError(f"{setting}: {value!r} is not supported; choose from {choices}")
+
+
+class RequestLimits(LogitsProcessor):
+    """Refuses requests that the worker cannot serve; changes no logits."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Check a request before it is queued.
+
+        Raises:
+            VLLMValidationError: a ValueError that ends this request only.
+        """
+        for name, why in (
+            ("prompt_logprobs", "a prefill graph gives logits for the last token only"),
+            ("thinking_token_budget", "there is no reasoning parser in the worker"),
+        ):
+            value = getattr(sampling_params, name)
+            if value is not None:
+                raise VLLMValidationError(
+                    f"{name}: {value} is not supported by NeuronWorker, {why}; leave it out",
+                    parameter=name,
+                    value=value,
+                )
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        pass
+
+    def is_argmax_invariant(self) -> bool:
+        """True: it changes nothing."""
+        return True
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits as they are."""
+        return logits
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Nothing to track."""

@@ -1,0 +1,283 @@
+"""A Llama that reads like its diagram and loads a Hugging Face checkpoint directory.
+
+Everything that a Neuron graph needs is an argument: padded inputs, the caches, and where tokens
+go in them. There is no state and no shape that depends on a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn import functional
+
+from .llama_config import LlamaConfig, compute_inverse_frequencies
+
+if TYPE_CHECKING:
+    from ..kernels.dispatch import Kernels
+    from .kv_cache import KVCache
+
+INDEX_FILE = "model.safetensors.index.json"
+WEIGHTS_FILE = "model.safetensors"
+
+
+class _Rotary(NamedTuple):
+    """cos and sin of each token: [tokens, 1, head_dim]; the first half of sin is negated."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    def rotate(self, x: torch.Tensor) -> torch.Tensor:
+        """Turn x [tokens, heads, head_dim]: dimension j together with j + head_dim / 2."""
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+
+
+class _Layer(nn.Module):
+    """One decoder layer. Projections that share an input share a matrix."""
+
+    def __init__(self, config: LlamaConfig, kernels: Kernels) -> None:
+        super().__init__()
+        self.config, self.linear, self.kernels = config, kernels.linear, kernels
+        hidden, head_dim = config.hidden_size, config.head_dim
+        num_heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.input_layernorm = _empty(hidden)
+        self.qkv_proj = _empty((num_heads + 2 * num_kv_heads) * head_dim, hidden)
+        self.o_proj = _empty(hidden, num_heads * head_dim)
+        self.post_attention_layernorm = _empty(hidden)
+        self.gate_up_proj = _empty(2 * config.intermediate_size, hidden)
+        self.down_proj = _empty(hidden, config.intermediate_size)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        rotary: _Rotary,
+        slot_mapping: torch.Tensor,
+        cache: KVCache,
+        attend: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        """Run the layer on x [tokens, hidden_size]."""
+        normed = self._norm(x, self.input_layernorm)
+        x = x + self._attention(normed, rotary, slot_mapping, cache, attend)
+        return x + self._mlp(self._norm(x, self.post_attention_layernorm))
+
+    def _attention(
+        self,
+        x: torch.Tensor,
+        rotary: _Rotary,
+        slot_mapping: torch.Tensor,
+        cache: KVCache,
+        attend: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        qkv = self.linear(x, self.qkv_proj).view(x.shape[0], -1, self.config.head_dim)
+        qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
+        q, k = rotary.rotate(qk).split((num_heads, num_kv_heads), dim=1)
+        self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
+        return self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+
+    def _mlp(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.linear(x, self.gate_up_proj).chunk(2, dim=-1)
+        return self.linear(functional.silu(gate) * up, self.down_proj)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+
+
+class Llama(nn.Module):
+    """Llama over a paged KV cache, in torch's default dtype.
+
+    Args:
+        config: its dimensions.
+        kernels: attention and cache update for the device.
+        max_model_len: positions that the rotary tables cover.
+        kv_segment_size: tokens of prior context that prefill attention reads at a time.
+    """
+
+    def __init__(
+        self, config: LlamaConfig, kernels: Kernels, max_model_len: int, kv_segment_size: int
+    ) -> None:
+        super().__init__()
+        self.config, self.kernels = config, kernels
+        self.kv_segment_size = kv_segment_size
+        self.scale = config.head_dim**-0.5
+        self.embed_tokens = _empty(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            _Layer(config, kernels) for _ in range(config.num_hidden_layers)
+        )
+        self.norm = _empty(config.hidden_size)
+        self.lm_head = (
+            self.embed_tokens
+            if config.tie_word_embeddings
+            else _empty(config.vocab_size, config.hidden_size)
+        )
+        angles = torch.outer(
+            torch.arange(max_model_len).float(),
+            compute_inverse_frequencies(config.rope, config.head_dim),
+        )
+        dtype = torch.get_default_dtype()
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        self.register_buffer("cos", torch.cat((cos, cos), dim=-1), persistent=False)
+        self.register_buffer("sin", torch.cat((-sin, sin), dim=-1), persistent=False)
+
+    def prefill(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        block_table: torch.Tensor,
+        prior_tokens: torch.Tensor,
+        num_tokens: torch.Tensor,
+        kv_caches: Sequence[KVCache],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run one chunk; arguments as in `inputs.PrefillInputs`.
+
+        Returns:
+            logits [1, vocab_size] after the last real token, and the greedy token [1], int32.
+        """
+
+        def attend(*qkv_and_cache: torch.Tensor) -> torch.Tensor:
+            return self.kernels.segmented_attention(
+                *qkv_and_cache,
+                block_table,
+                prior_tokens,
+                num_tokens,
+                self.kv_segment_size,
+                self.scale,
+            )
+
+        x = self._run_layers(input_ids, positions, slot_mapping, kv_caches, attend)
+        return self._head(x.index_select(0, num_tokens - 1))
+
+    def decode(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        block_tables: torch.Tensor,
+        context_lens: torch.Tensor,
+        kv_caches: Sequence[KVCache],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run one token of each request; arguments as in `inputs.DecodeInputs`.
+
+        Returns:
+            logits [bucket, vocab_size] and the greedy tokens [bucket], int32, padding included.
+        """
+
+        def attend(*qkv_and_cache: torch.Tensor) -> torch.Tensor:
+            return self.kernels.paged_decode_attention(
+                *qkv_and_cache, block_tables, context_lens, self.scale
+            )
+
+        return self._head(self._run_layers(input_ids, positions, slot_mapping, kv_caches, attend))
+
+    def _run_layers(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        kv_caches: Sequence[KVCache],
+        attend: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        x = functional.embedding(input_ids, self.embed_tokens)
+        rotary = _Rotary(
+            self.cos.index_select(0, positions).unsqueeze(1),
+            self.sin.index_select(0, positions).unsqueeze(1),
+        )
+        for layer, cache in zip(self.layers, kv_caches, strict=True):
+            x = layer(x, rotary, slot_mapping, cache, attend)
+        return x
+
+    def _head(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = functional.rms_norm(x, self.norm.shape, self.norm, self.config.rms_norm_eps)
+        logits = self.kernels.linear(x, self.lm_head)
+        return logits, logits.argmax(-1).to(torch.int32)
+
+    @torch.no_grad()
+    def load_weights(self, path: Path) -> None:
+        """Fill the weights from a checkpoint directory, one tensor at a time.
+
+        Raises:
+            ValueError: the checkpoint lacks a tensor, has one too many, or one of another shape.
+        """
+        targets = dict(self._targets())
+        seen = set()
+        for name, tensor in iterate_safetensors(path):
+            if name.endswith("rotary_emb.inv_freq"):
+                continue  # old checkpoints store what config.json says
+            if name == "lm_head.weight" and self.config.tie_word_embeddings:
+                continue
+            if name not in targets:
+                raise ValueError(
+                    f"{path}: tensor {name!r} has no place in the runner's Llama; use a "
+                    f"checkpoint of plain LlamaForCausalLM weights"
+                )
+            if targets[name].shape != tensor.shape:
+                raise ValueError(
+                    f"{path}: tensor {name!r} is {list(tensor.shape)}; config.json asks for "
+                    f"{list(targets[name].shape)}; the two files do not belong together"
+                )
+            targets[name].copy_(tensor)
+            seen.add(name)
+        if missing := sorted(targets.keys() - seen):
+            raise ValueError(
+                f"{path}: {len(missing)} tensors are missing, first {missing[0]!r}; the "
+                f"checkpoint is not complete"
+            )
+
+    def _targets(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each tensor name of a checkpoint and the part of a weight that it fills."""
+        yield "model.embed_tokens.weight", self.embed_tokens
+        yield "model.norm.weight", self.norm
+        if not self.config.tie_word_embeddings:
+            yield "lm_head.weight", self.lm_head
+        head_dim = self.config.head_dim
+        q_rows = self.config.num_attention_heads * head_dim
+        kv_rows = self.config.num_key_value_heads * head_dim
+        for i, layer in enumerate(self.layers):
+            q, k, v = layer.qkv_proj.split((q_rows, kv_rows, kv_rows))
+            gate, up = layer.gate_up_proj.chunk(2)
+            parts = {
+                "input_layernorm": layer.input_layernorm,
+                "self_attn.q_proj": q,
+                "self_attn.k_proj": k,
+                "self_attn.v_proj": v,
+                "self_attn.o_proj": layer.o_proj,
+                "post_attention_layernorm": layer.post_attention_layernorm,
+                "mlp.gate_proj": gate,
+                "mlp.up_proj": up,
+                "mlp.down_proj": layer.down_proj,
+            }
+            for part, target in parts.items():
+                yield f"model.layers.{i}.{part}.weight", target
+
+
+def iterate_safetensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a checkpoint directory, sharded or not, as (name, tensor).
+
+    Raises:
+        ValueError: the directory has no safetensors weights, or a shard is missing.
+    """
+    files = [WEIGHTS_FILE]
+    if (path / INDEX_FILE).is_file():
+        index = json.loads((path / INDEX_FILE).read_text(encoding="utf-8"))
+        files = sorted(set(index["weight_map"].values()))
+    for name in files:
+        # Only names beside the index: a path in it must not lead elsewhere.
+        file = path / Path(name).name
+        if not file.is_file():
+            raise ValueError(
+                f"{path}: {file.name} is missing; the runner loads {WEIGHTS_FILE} or the shards "
+                f"that {INDEX_FILE} names; convert the checkpoint to safetensors"
+            )
+        with safe_open(file, framework="pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118  (not a mapping)
+                yield key, tensors.get_tensor(key)
+
+
+def _empty(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape), requires_grad=False)
