@@ -190,7 +190,7 @@ def cost_by_bucket(
     context: int,
 ) -> list[tuple[int, KernelCost]]:
     """Return (bucket, cost) of each kernel for each bucket, with `context` tokens in the cache."""
-    costs = []
+    costs: list[tuple[int, KernelCost]] = []
     for bucket in num_batched_tokens_buckets:
         costs.extend((
             (bucket, cost("segmented_attention", shape, bucket=bucket, context=context)),

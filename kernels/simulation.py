@@ -6,6 +6,7 @@ Slow, and meant for tiny shapes: every instruction of the kernels is a NumPy cal
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -23,17 +24,17 @@ from .nki_kernels.arguments import (
 from .nki_kernels.nki_or_emulator import nki
 
 
-def segmented_attention(*args: object) -> torch.Tensor:
+def segmented_attention(*args: Any) -> torch.Tensor:
     """Attend with the tokens of one chunk; see `dispatch.Kernels`."""
     return nki.simulate(kernels.segmented_attention_kernel)(*prefill_arguments(*args))
 
 
-def paged_decode_attention(*args: object) -> torch.Tensor:
+def paged_decode_attention(*args: Any) -> torch.Tensor:
     """Attend with one token per row; see `dispatch.Kernels`."""
     return nki.simulate(kernels.paged_decode_attention_kernel)(*decode_arguments(*args))
 
 
-def kv_cache_update(*args: object) -> None:
+def kv_cache_update(*args: Any) -> None:
     """Write k and v into their slots, in place; see `dispatch.Kernels`."""
     nki.simulate(kernels.kv_cache_update_kernel)(*update_arguments(*args))
 

@@ -6,7 +6,7 @@ import nbval.kernel
 
 # nbval formats every message of the kernel for a debug log that nobody reads; for large widget
 # messages that takes longer than the cell.
-nbval.kernel.pformat = lambda message: ""
+nbval.kernel.pformat = lambda _message: ""
 
 _start_new_kernel = nbval.kernel.start_new_kernel
 

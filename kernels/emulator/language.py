@@ -95,7 +95,7 @@ def num_programs(axis: int) -> int:
 def fori_loop(
     lower: int | VirtualRegister,
     upper: int | VirtualRegister,
-    body_fun: Callable[[VirtualRegister], None],
+    body_fun: Callable[[VirtualRegister], object],
     step: int = 1,
 ) -> None:
     """Loop on the device: the bounds may be registers; the body gets its index as a register."""

@@ -191,7 +191,7 @@ class NkiTensor:
     def view(self, dtype: DType) -> NkiTensor:
         """Read the same bits as another format; here between int32 and uint32 only."""
         require(
-            {self.dtype, dtype}.issubset({int32, uint32}), "view", self._name(),
+            all(d in {int32, uint32} for d in (self.dtype, dtype)), "view", self._name(),
             "the emulator views int32 as uint32 and back", f"{self.dtype} as {dtype}",
         )
         return NkiTensor(
@@ -220,7 +220,7 @@ class NkiTensor:
             offset += scalar_offset._value * math.prod(self.shape[indirect_dim + 1 :])
         last = offset + sum(step * (count - 1) for step, count in pattern)
         limit = f"elements must be within 0..{self.size - 1}"
-        require(0 <= offset and last < self.size, "ap", self._name(), limit, f"{offset}..{last}")
+        require(offset >= 0 and last < self.size, "ap", self._name(), limit, f"{offset}..{last}")
         flat = self.data.reshape(-1)
         view = as_strided(
             flat[offset:],

@@ -14,6 +14,9 @@ MAX_PARTITIONS = 128
 DECODE_SEGMENT = 2048
 """Tokens of context that decode reads at a time: 16 for each partition, see paged_kv.py."""
 
+MAX_SEGMENT = 4096
+"""Keys, values, scores and weights of a larger segment do not fit SBUF beside 64 query tiles."""
+
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -70,6 +73,11 @@ def prefill_arguments(
         )
     # No longer than the block table: what is behind it would be masked anyway.
     kv_segment_size = min(kv_segment_size, len(block_table) * block_size)
+    if kv_segment_size > MAX_SEGMENT:
+        raise ValueError(
+            f"kv_segment_size: {kv_segment_size} must be at most {MAX_SEGMENT}, which is what fits "
+            f"SBUF; use {MAX_SEGMENT}"
+        )
     blocks_per_segment = kv_segment_size // block_size
     max_segments = -(-block_table.shape[0] // blocks_per_segment)
     missing = max_segments * blocks_per_segment - len(block_table)

@@ -44,7 +44,6 @@ class _Plan(NamedTuple):
     Attributes:
         num_columns: blocks that each batch row is laid out in.
         rows: of the cache to gather, see `block_rows`.
-        last_blocks: [batch], the block of the active token.
         in_context: [batch, 1, block_size, 1], True for slots of the last block before it.
         is_active: [batch, 1, block_size, 1], True for its own slot there.
         bias: [batch * num_kv_heads, 1, num_columns * block_size], -inf for keys that the row must
@@ -53,7 +52,6 @@ class _Plan(NamedTuple):
 
     num_columns: int
     rows: torch.Tensor
-    last_blocks: torch.Tensor
     in_context: torch.Tensor
     is_active: torch.Tensor
     bias: torch.Tensor
@@ -72,6 +70,7 @@ def _plan(
     # first block of the longest context. Its weight is 0, and 0 * NaN would be NaN.
     stand_in = block_tables[num_full.argmax(), 0]
     block_ids = torch.where(is_full, block_tables[:, :num_columns], stand_in)
+    block_ids[:, -1:] = block_tables.gather(1, num_full[:, None])
     visible = is_full.repeat_interleave(block_size, dim=1)
     slots = torch.arange(block_size)
     visible[:, -block_size:] = slots <= offsets[:, None]
@@ -79,7 +78,6 @@ def _plan(
     return _Plan(
         num_columns=num_columns,
         rows=block_rows(block_ids, num_kv_heads),
-        last_blocks=block_tables.gather(1, num_full[:, None]).flatten(),
         in_context=(slots < offsets[:, None])[:, None, :, None],
         is_active=(slots == offsets[:, None])[:, None, :, None],
         bias=bias.repeat_interleave(num_kv_heads, dim=0)[:, None],
@@ -89,10 +87,10 @@ def _plan(
 def _lay_out(cache: torch.Tensor, active: torch.Tensor, plan: _Plan) -> torch.Tensor:
     """Gather keys or values: [batch * num_kv_heads, num_columns * block_size, head_dim]."""
     gathered = gather_rows(cache, plan.rows, plan.num_columns)
+    columns = gathered.view(len(active), cache.shape[1], plan.num_columns, *cache.shape[2:])
+    last = columns[:, :, -1]
     # The active token stands behind its context, whether or not the cache has it already. Slots
     # behind it are cleared: where, not a product, since 0 * NaN is NaN.
-    last = torch.where(plan.in_context, cache.index_select(0, plan.last_blocks), 0.0)
-    last = torch.where(plan.is_active, active[:, :, None].to(cache.dtype), last)
-    columns = gathered.view(len(active), cache.shape[1], plan.num_columns, *cache.shape[2:])
-    columns[:, :, -1] = last
+    behind = torch.where(plan.is_active, active[:, :, None].to(cache.dtype), 0.0)
+    last.copy_(torch.where(plan.in_context, last, behind))
     return gathered.float()

@@ -75,6 +75,7 @@ def run(report_path: str | Path) -> int:
     """
     path = Path(report_path)
     path.write_text("not finished\n", encoding="utf-8")  # fails now rather than after an hour
+    machine = describe_machine()  # before the steps, which set variables
     no_nki, no_neuron = find_nki(), find_neuron()
     steps = [
         _run_step("kernels under nki.simulate", no_nki, check_simulate),
@@ -84,7 +85,7 @@ def run(report_path: str | Path) -> int:
     if no_nki is not None:
         title = "kernels under the kit's own emulator, which is no proof for a Trn2"
         steps.insert(0, _run_step(title, None, check_simulate))
-    report = format_report(steps)
+    report = format_report(machine, steps)
     print(report)
     path.write_text(report + "\n", encoding="utf-8")
     print(f"\nwritten to {path}")
@@ -138,10 +139,10 @@ def _generate(tasks: list[Any], device: str) -> tuple[list[Any], list[str]]:
         return list(lab.trace.tokens().values()), list(lab.text.values())
 
 
-def format_report(steps: list[Step]) -> str:
+def format_report(machine: list[tuple[str, str]], steps: list[Step]) -> str:
     """Lay the report out as text."""
     lines = ["neuron_sched_lab trn2-check", ""]
-    lines += [f"{name:<34}{value}" for name, value in describe_machine()]
+    lines += [f"{name:<34}{value}" for name, value in machine]
     for step in steps:
         lines += ["", f"{step.verdict}: {step.title}"]
         if step.skipped is not None:
