@@ -6,6 +6,7 @@ set is left alone, except where a Lab could not work otherwise.
 
 from __future__ import annotations
 
+import logging
 import os
 
 REQUIRED = {
@@ -33,3 +34,5 @@ def prepare_environment() -> None:
     os.environ.update(REQUIRED)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # Whoever imported a scheduler first has imported vLLM with it, which set its logger up then.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])

@@ -7,7 +7,7 @@ it works for any vLLM scheduler class, in any engine or without one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -17,7 +17,17 @@ from ..scheduler import compat
 from ..scheduler.admission import NUM_NULL_BLOCKS
 from ..scheduler.buckets import get_bucket_for_count
 from ..scheduler.padding import get_scheduled_prefills
-from .trace import DECODE, EMPTY, MIXED, PREFILL, Scheduled, StepRecord, Trace, TraceConfig
+from .trace import (
+    DECODE,
+    EMPTY,
+    MIXED,
+    PREFILL,
+    Scheduled,
+    StepInputs,
+    StepRecord,
+    Trace,
+    TraceConfig,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -59,13 +69,24 @@ class _Pending(NamedTuple):
 class Recorder:
     """Records the steps of `scheduler` into `trace` from now on.
 
+    Args:
+        scheduler: whose steps.
+        trace: where to.
+        get_inputs: returns the tensors of the step that was executed last.
+
     Attributes:
         trace: where the records go, each when its tokens are back.
         aborted: ids aborted since the last record.
     """
 
-    def __init__(self, scheduler: Scheduler, trace: Trace) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        trace: Trace,
+        get_inputs: Callable[[], StepInputs | None] = lambda: None,
+    ) -> None:
         self.trace = trace
+        self._get_inputs = get_inputs
         self._scheduler = scheduler
         self._num_steps = len(trace)
         # Async engines schedule a step before the last one's tokens are back.
@@ -93,6 +114,7 @@ class Recorder:
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step and remember it as pending."""
+        self._take_inputs()
         before = perf_counter()
         output = self._schedule(throttle_prefills)
         after = perf_counter()
@@ -106,6 +128,7 @@ class Recorder:
     ) -> dict[int, EngineCoreOutputs]:
         """Take in the tokens of the oldest pending step and complete its record."""
         model_done = perf_counter()
+        self._take_inputs()
         self._in_update = True
         try:
             outputs = self._update_from_output(scheduler_output, model_runner_output)
@@ -126,6 +149,14 @@ class Recorder:
         if not self._in_update:
             self.aborted += [r.request_id for r in requests]
         return requests
+
+    def _take_inputs(self) -> None:
+        """Add its tensors to the newest step: it was executed before anything else happens."""
+        if self._pending and self._pending[-1].record.inputs is None:
+            newest = self._pending.pop()
+            if newest.record.scheduled:
+                newest = newest._replace(record=replace(newest.record, inputs=self._get_inputs()))
+            self._pending.append(newest)
 
     def _snapshot(self, output: SchedulerOutput) -> StepRecord:
         scheduler = self._scheduler

@@ -166,7 +166,7 @@ class Lab:
     def _start_recording(self) -> None:
         self.trace = Trace(get_trace_config(self.scheduler))
         self.text = {}
-        self._recorder = Recorder(self.scheduler, self.trace)
+        self._recorder = Recorder(self.scheduler, self.trace, self._last_inputs)
 
     def _changed(self) -> None:
         for function in self.on_change:
@@ -292,15 +292,13 @@ class Lab:
         while self.has_unfinished_requests or self._core.batch_queue:
             new_text = self._take_text(self.llm.llm_engine.step())
             if len(self.trace) > num_records:
-                self.trace.records[-1] = replace(
-                    self.trace[-1], new_text=new_text, inputs=self._inputs()
-                )
+                self.trace.records[-1] = replace(self.trace[-1], new_text=new_text)
                 self._changed()
                 return self.trace[-1]
         return None
 
-    def _inputs(self) -> StepInputs | None:
-        """Return the tensors of the step, where our worker ran it and they are not too large."""
+    def _last_inputs(self) -> StepInputs | None:
+        """Return the tensors executed last, where our worker did it and they are not too large."""
         worker = self._core.model_executor.driver_worker.worker
         inputs = getattr(getattr(worker, "model_runner", None), "last_inputs", None)
         if inputs is None or len(inputs.input_ids) > MAX_RECORDED_INPUTS:

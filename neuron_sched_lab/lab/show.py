@@ -87,10 +87,11 @@ def _find_class_in_cell(cls: type) -> str | None:
         code = getattr(getattr(member, "fget", None) or member, "__code__", None)
         if code is None:
             continue
-        text = "".join(linecache.getlines(code.co_filename))
-        for node in ast.walk(ast.parse(text)):
+        lines = linecache.getlines(code.co_filename)
+        for node in ast.walk(ast.parse("".join(lines))):
             if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                return ast.get_source_segment(text, node)
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
     return None
 
 

@@ -169,6 +169,7 @@ class VirtualEngine:
             self.scheduler.add_request(vllm_request)
         except ValueError as error:
             self.refused[request.request_id] = str(error)
+            self.log.num_refused += 1
             self._release_followers(request.request_id, arrival)
             return
         if self.fast_forward is not None:

@@ -36,6 +36,10 @@ class _Rotary(NamedTuple):
         """Turn x [tokens, heads, head_dim]: dimension j together with j + head_dim / 2."""
         return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
 
+    def select(self, row: torch.Tensor) -> _Rotary:
+        """Return the part of one token; row is [1]."""
+        return _Rotary(self.cos.index_select(0, row), self.sin.index_select(0, row))
+
 
 class _Layer(nn.Module):
     """One decoder layer. Projections that share an input share a matrix."""
@@ -61,27 +65,46 @@ class _Layer(nn.Module):
         attend: Callable[..., torch.Tensor],
     ) -> torch.Tensor:
         """Run the layer on x [tokens, hidden_size]."""
-        normed = self._norm(x, self.input_layernorm)
-        x = x + self._attention(normed, rotary, slot_mapping, cache, attend)
-        return x + self._mlp(self._norm(x, self.post_attention_layernorm))
+        num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        qkv = self._project(self._norm(x, self.input_layernorm), self.qkv_proj)
+        qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
+        q, k = rotary.rotate(qk).split((num_heads, num_kv_heads), dim=1)
+        self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
+        x = x + self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+        return x + self._mlp(x)
 
-    def _attention(
+    def forward_row(
         self,
         x: torch.Tensor,
         rotary: _Rotary,
         slot_mapping: torch.Tensor,
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
+        row: torch.Tensor,
     ) -> torch.Tensor:
-        num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        qkv = self.linear(x, self.qkv_proj).view(x.shape[0], -1, self.config.head_dim)
-        qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
-        q, k = rotary.rotate(qk).split((num_heads, num_kv_heads), dim=1)
+        """Run the layer for one row of x, [1]; the others only leave keys and values.
+
+        `attend` finds those of earlier tokens in the cache.
+        """
+        q_proj, kv_proj = self.qkv_proj.tensor_split(
+            (self.config.num_attention_heads * self.config.head_dim,)
+        )
+        normed = self._norm(x, self.input_layernorm)
+        k, v = self._project(normed, kv_proj).chunk(2, dim=1)
+        k = rotary.rotate(k)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
-        return self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+        x, normed, k, v = (tensor.index_select(0, row) for tensor in (x, normed, k, v))
+        q = rotary.select(row).rotate(self._project(normed, q_proj))
+        x = x + self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+        return x + self._mlp(x)
+
+    def _project(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden_size] to [tokens, heads, head_dim]."""
+        return self.linear(x, weight).view(x.shape[0], -1, self.config.head_dim)
 
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.linear(x, self.gate_up_proj).chunk(2, dim=-1)
+        normed = self._norm(x, self.post_attention_layernorm)
+        gate, up = self.linear(normed, self.gate_up_proj).chunk(2, dim=-1)
         return self.linear(functional.silu(gate) * up, self.down_proj)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -136,6 +159,9 @@ class Llama(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one chunk; arguments as in `inputs.PrefillInputs`.
 
+        One row of logits is wanted, so the last layer runs for that row alone. Its query is that
+        of a decode step: everything before it is in the cache.
+
         Returns:
             logits [1, vocab_size] after the last real token, and the greedy token [1], int32.
         """
@@ -150,8 +176,19 @@ class Llama(nn.Module):
                 self.scale,
             )
 
-        x = self._run_layers(input_ids, positions, slot_mapping, kv_caches, attend)
-        return self._head(x.index_select(0, num_tokens - 1))
+        last_row = num_tokens - 1
+
+        def attend_last(*qkv_and_cache: torch.Tensor) -> torch.Tensor:
+            return self.kernels.paged_decode_attention(
+                *qkv_and_cache, block_table[None], prior_tokens + last_row, self.scale
+            )
+
+        x, rotary = self._embed(input_ids, positions)
+        for layer, cache in zip(self.layers[:-1], kv_caches[:-1], strict=True):
+            x = layer(x, rotary, slot_mapping, cache, attend)
+        last_layer, cache = self.layers[-1], kv_caches[-1]
+        x = last_layer.forward_row(x, rotary, slot_mapping, cache, attend_last, last_row)
+        return self._head(x)
 
     def decode(
         self,
@@ -173,24 +210,16 @@ class Llama(nn.Module):
                 *qkv_and_cache, block_tables, context_lens, self.scale
             )
 
-        return self._head(self._run_layers(input_ids, positions, slot_mapping, kv_caches, attend))
-
-    def _run_layers(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slot_mapping: torch.Tensor,
-        kv_caches: Sequence[KVCache],
-        attend: Callable[..., torch.Tensor],
-    ) -> torch.Tensor:
-        x = functional.embedding(input_ids, self.embed_tokens)
-        rotary = _Rotary(
-            self.cos.index_select(0, positions).unsqueeze(1),
-            self.sin.index_select(0, positions).unsqueeze(1),
-        )
+        x, rotary = self._embed(input_ids, positions)
         for layer, cache in zip(self.layers, kv_caches, strict=True):
             x = layer(x, rotary, slot_mapping, cache, attend)
-        return x
+        return self._head(x)
+
+    def _embed(
+        self, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, _Rotary]:
+        cos, sin = (table.index_select(0, positions)[:, None] for table in (self.cos, self.sin))
+        return functional.embedding(input_ids, self.embed_tokens), _Rotary(cos, sin)
 
     def _head(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = functional.rms_norm(x, self.norm.shape, self.norm, self.config.rms_norm_eps)

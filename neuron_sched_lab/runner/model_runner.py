@@ -98,6 +98,7 @@ class NeuronModelRunner:
         model: the Llama, once loaded.
         graphs: one for each bucket, with their log and counters.
         kv_caches: one KVCache for each layer.
+        last_inputs: what the last graph ran on, as it left the host; for whoever watches.
         num_device_feeds: async decode steps whose input tokens never left the device.
         num_host_feeds: async decode steps that had to wait for the last tokens, because the batch
             had changed.
@@ -113,6 +114,7 @@ class NeuronModelRunner:
         self.async_scheduling = async_scheduling
         self.graphs = GraphRegistry(device)
         self.kv_caches: list[KVCache] = []
+        self.last_inputs: PrefillInputs | DecodeInputs | None = None
         self.num_device_feeds = 0
         self.num_host_feeds = 0
         self.block_size = vllm_config.cache_config.block_size
@@ -269,6 +271,7 @@ class NeuronModelRunner:
             num_padded_tokens=step.num_padded_tokens,
             block_size=self.block_size,
         )
+        self.last_inputs = inputs
         key = GraphKey(PREFILL, step.num_padded_tokens)
         logits, tokens = self.graphs.run(key, self._put(inputs), self.kv_caches)
         return _Executed(
@@ -281,15 +284,14 @@ class NeuronModelRunner:
         fed = self._feed_from_device(requests, bucket)
         rows = np.array([r.row for r in requests])
         positions = np.array(step.num_computed_tokens, dtype=np.int32)
-        inputs = self._put(
-            pad_decode(
-                self.requests.token_ids[rows, positions],
-                positions,
-                self.requests.block_tables[rows],
-                num_padded_seqs=bucket,
-                block_size=self.block_size,
-            )
+        self.last_inputs = pad_decode(
+            self.requests.token_ids[rows, positions],
+            positions,
+            self.requests.block_tables[rows],
+            num_padded_seqs=bucket,
+            block_size=self.block_size,
         )
+        inputs = self._put(self.last_inputs)
         if fed is not None:
             inputs = inputs._replace(input_ids=fed)
         logits, tokens = self.graphs.run(GraphKey(DECODE, bucket), inputs, self.kv_caches)

@@ -243,7 +243,8 @@ def test_speed_is_steps_a_second():
         start = time.monotonic()
         player.play()
         await wait_for_steps(player, 11)
-        assert 0.15 < time.monotonic() - start < 2
+        # Ten pauses of 20 ms: no machine is too fast for that, and a slow one may take longer.
+        assert time.monotonic() - start > 0.15
 
     in_loop(main)
 

@@ -60,8 +60,14 @@ def find_line(error: BaseException, files: set[str]) -> str:
 
 
 def code_files(yours: Any) -> set[str]:
-    """Return the files, or notebook cells, in which a function or a class was written."""
-    members = vars(yours).values() if isinstance(yours, type) else [yours]
+    """Return the files, or notebook cells, in which a function or a class was written.
+
+    Bases from the same module count: a learner's class may extend another one of theirs.
+    """
+    members = [yours]
+    if isinstance(yours, type):
+        own = [cls for cls in yours.__mro__ if cls.__module__ == yours.__module__]
+        members = [member for cls in own for member in vars(cls).values()]
     functions = [getattr(m, "fget", None) or getattr(m, "__func__", m) for m in members]
     return {
         inspect.unwrap(function).__code__.co_filename

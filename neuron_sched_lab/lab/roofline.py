@@ -1,0 +1,208 @@
+"""RooflineCostModel: step times of a Trn2 from published rates, for models by name.
+
+Peak rates are the published ones (Neuron documentation: NKI guide to Trainium2, trn2 instance
+page). How much of them is reached is in three constants, fitted to the few latencies that are
+published; nothing here was measured on hardware.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BF16_BYTES = 2
+
+
+class ModelShape(NamedTuple):
+    """What a model's cost depends on; sizes as in its Hugging Face config.
+
+    Attributes:
+        num_layers: num_hidden_layers.
+        hidden_size: width of the residual stream.
+        num_heads: num_attention_heads.
+        num_kv_heads: num_key_value_heads.
+        head_dim: width of a head.
+        intermediate_size: width of a gated MLP, of one expert where there are several.
+        vocab_size: rows of the output projection.
+        num_experts: experts of a layer, 1 for a dense model.
+        experts_per_token: experts that a token goes through.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    num_experts: int = 1
+    experts_per_token: int = 1
+
+    @property
+    def attention_params(self) -> int:
+        """Weights of one layer's projections: q and o, k and v."""
+        heads = 2 * self.num_heads + 2 * self.num_kv_heads
+        return self.hidden_size * self.head_dim * heads
+
+    @property
+    def expert_params(self) -> int:
+        """Weights of one gated MLP: gate, up, down."""
+        return 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def head_params(self) -> int:
+        """Weights of the output projection."""
+        return self.hidden_size * self.vocab_size
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V of one token, over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * BF16_BYTES
+
+
+MODELS = {
+    "llama-3.1-8b": ModelShape(32, 4096, 32, 8, 128, 14336, 128256),
+    "llama-3.1-70b": ModelShape(80, 8192, 64, 8, 128, 28672, 128256),
+    "llama-3.1-405b": ModelShape(126, 16384, 128, 8, 128, 53248, 128256),
+    "gpt-oss-20b": ModelShape(24, 2880, 64, 8, 64, 2880, 201088, 32, 4),
+    "gpt-oss-120b": ModelShape(36, 2880, 64, 8, 64, 2880, 201088, 128, 4),
+}
+
+PEAK_FLOPS_PER_CORE = 79e12
+"""BF16, one physical core (NKI guide to Trainium2; the chip's 667e12 / 8 would be 83e12)."""
+
+HBM_BYTES_PER_SECOND_PER_CORE = 2.9e12 / 8
+"""One physical core's share of the chip's HBM bandwidth."""
+
+MFU = 0.17
+"""Share of the peak FLOPS that a prefill reaches."""
+
+MBU = 0.8
+"""Share of the HBM bandwidth that a decode step reaches, beyond LAYER_SECONDS."""
+
+LAYER_SECONDS = 185e-6
+"""What each layer of each step takes whatever its size: two all-reduces and the start of its
+kernels. Decode at small batches is mostly this."""
+
+EXPERT_BLOCK_TOKENS = 512
+"""Tokens to which the share of each expert is padded in a prefill. An inference: only with it does
+gpt-oss-120b's published prefill of 512 tokens come near the time of a dense model of its size."""
+
+
+@dataclass(frozen=True)
+class RooflineCostModel:
+    """Step times of a model in BF16 on Trn2.
+
+    With P the weights of attention, MLP and output projection, c the tensor parallel degree in
+    logical cores, each of `lnc` physical ones, n the tokens of a prefill bucket, L the layers:
+
+        prefill  = L * LAYER_SECONDS + FLOPs / (MFU * c * lnc * PEAK_FLOPS_PER_CORE)
+        FLOPs    = 2 * P * n                          weights
+                 + 4 * L * heads * head_dim * n * (context + n / 2) * max(1, 128 / head_dim)
+
+        decode   = L * LAYER_SECONDS + bytes / (MBU * c * lnc * HBM_BYTES_PER_SECOND_PER_CORE)
+        bytes    = 2 * P                              weights
+                 + rows * KV range * KV bytes per token
+
+    A decode step that has more FLOPs than bytes allow is as long as its FLOPs. The output
+    projection is computed for one token of a prefill and for every row of a decode. A head
+    narrower than the 128 rows of the tensor engine uses it in proportion. Of a mixture of experts,
+    a decode reads those that its rows fall upon if they choose at random; a prefill computes
+    blocks of EXPERT_BLOCK_TOKENS for each.
+
+    The KV range is what a decode graph is shaped for, and is read as a whole: `max_model_len`, or
+    the smallest of `decode_context_length_buckets` that holds the longest request. (Neuron's
+    pages differ on whether unused blocks are skipped; this is the larger reading.)
+
+    Attributes:
+        model: one of MODELS, or a ModelShape.
+        tp_degree: logical cores that share the model.
+        max_model_len: longest sequence, in tokens.
+        lnc: physical cores in a logical one, 1 or 2.
+        decode_context_length_buckets: ascending, below `max_model_len`; empty for one graph.
+
+    Raises:
+        ValueError: a setting is wrong; it is named.
+    """
+
+    model: str | ModelShape
+    tp_degree: int
+    max_model_len: int
+    lnc: int = 2
+    decode_context_length_buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, str) and self.model not in MODELS:
+            raise ValueError(
+                f"model: {self.model!r} is none of {', '.join(MODELS)}; give one or a ModelShape"
+            )
+        if self.lnc not in {1, 2}:
+            raise ValueError(f"lnc: {self.lnc} must be 1 or 2, physical cores in a logical one")
+        for name in ("tp_degree", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        ladder = (*self.decode_context_length_buckets, self.max_model_len)
+        if list(ladder) != sorted(set(ladder)):
+            raise ValueError(
+                f"decode_context_length_buckets: {self.decode_context_length_buckets} must ascend "
+                f"and stay below max_model_len = {self.max_model_len}"
+            )
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's sizes."""
+        return MODELS[self.model] if isinstance(self.model, str) else self.model
+
+    def prefill_seconds(self, bucket: int, context: int) -> float:
+        """Return the seconds of a prefill chunk of `bucket` tokens after `context` others."""
+        m = self.shape
+        rows_per_layer = bucket
+        if m.num_experts > 1:
+            share = -(-bucket * m.experts_per_token // m.num_experts)
+            blocks = -(-share // EXPERT_BLOCK_TOKENS)
+            rows_per_layer = m.num_experts * blocks * EXPERT_BLOCK_TOKENS
+        weights = m.num_layers * (m.attention_params * bucket + m.expert_params * rows_per_layer)
+        flops = 2 * (weights + m.head_params) + self._attention_flops(bucket, context + bucket / 2)
+        return m.num_layers * LAYER_SECONDS + flops / (MFU * self._peak_flops)
+
+    def decode_seconds(self, batch_bucket: int, context: int) -> float:
+        """Return the seconds of a decode step of `batch_bucket` rows, the longest `context`."""
+        m = self.shape
+        kv_range = self._kv_range(context)
+        missed = (1 - m.experts_per_token / m.num_experts) ** batch_bucket
+        experts = m.num_experts * (1 - missed) if m.num_experts > 1 else 1
+        weights = m.num_layers * (m.attention_params + experts * m.expert_params) + m.head_params
+        num_bytes = BF16_BYTES * weights + batch_bucket * kv_range * m.kv_bytes_per_token
+        used = m.num_layers * (m.attention_params + m.experts_per_token * m.expert_params)
+        flops = 2 * (used + m.head_params) * batch_bucket
+        flops += self._attention_flops(batch_bucket, kv_range)
+        return m.num_layers * LAYER_SECONDS + max(
+            num_bytes / (MBU * self._bytes_per_second), flops / (MFU * self._peak_flops)
+        )
+
+    def kv_cache_tokens(self, share: float = 0.3) -> int:
+        """Return the tokens whose K and V fit `share` of the cores' memory (12 GiB each).
+
+        0.3 is the largest share that vLLM Neuron gives the KV cache by default.
+        """
+        memory = 12 * 2**30 * self.lnc * self.tp_degree
+        return int(share * memory / self.shape.kv_bytes_per_token)
+
+    def _attention_flops(self, num_queries: int, num_keys: float) -> float:
+        m = self.shape
+        lost = max(1.0, 128 / m.head_dim)
+        return 4 * m.num_layers * m.num_heads * m.head_dim * num_queries * num_keys * lost
+
+    def _kv_range(self, context: int) -> int:
+        ladder = self.decode_context_length_buckets
+        index = bisect_left(ladder, context)
+        return ladder[index] if index < len(ladder) else self.max_model_len
+
+    @property
+    def _peak_flops(self) -> float:
+        return PEAK_FLOPS_PER_CORE * self.lnc * self.tp_degree
+
+    @property
+    def _bytes_per_second(self) -> float:
+        return HBM_BYTES_PER_SECOND_PER_CORE * self.lnc * self.tp_degree
