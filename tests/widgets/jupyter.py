@@ -91,7 +91,7 @@ def start_jupyter(home, **environment):
             "--LabApp.expose_app_in_browser=True",
             "--LabApp.extension_manager=readonly",
         ],
-        env=os.environ | {n: str(home / folder) for n, folder in folders.items()} | environment,
+        env=_user_environment() | {n: str(home / f) for n, f in folders.items()} | environment,
         start_new_session=True,
         stdout=log,
         stderr=log,
@@ -104,6 +104,11 @@ def start_jupyter(home, **environment):
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(START_SECONDS)
         log.close()
+
+
+def _user_environment():
+    """Return ours without pytest's mark: with it ipykernel leaves sys.stdout no descriptor."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def _wait_until_up(jupyter, server):
@@ -162,7 +167,8 @@ class LabPage:
 
     def run_all(self):
         self.command("notebook:run-all-cells")
-        assert self.cell_errors() == []
+        errors = self.cell_errors()
+        assert not errors, errors
 
     def run_cell(self, index):
         self.page.evaluate(
