@@ -18,6 +18,7 @@ from .buckets import (
     get_default_num_seqs_buckets,
     validate_buckets,
 )
+from .kv_policies import KV_ADMISSION_POLICIES
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -38,12 +39,19 @@ class NeuronConfig:
             independent of how prompts are cut into chunks.
         max_consecutive_prefills: at most so many prefill steps in a row while decodes wait, or
             None for no limit, which is the seed's prefill priority (hole B9).
+        max_decode_stall_tokens: at most so many prefill tokens, padding included, between two
+            decode steps while decodes wait, or None for no limit. The finer form of the same: many
+            short prompts may go in one turn, few long ones.
+        kv_admission: what must hold for a request to share the KV cache: "worst_case" (the
+            seed's), "reservation" or "banker"; see `kv_policies.py`.
     """
 
     num_batched_tokens_buckets: tuple[int, ...]
     num_seqs_buckets: tuple[int, ...]
     kv_segment_size_buckets: tuple[int, ...] | None = None
     max_consecutive_prefills: int | None = None
+    max_decode_stall_tokens: int | None = None
+    kv_admission: str = "worst_case"
 
     @classmethod
     def from_dict(
@@ -92,6 +100,10 @@ class NeuronConfig:
             max_consecutive_prefills=_check_max_consecutive_prefills(
                 mapping.get("max_consecutive_prefills")
             ),
+            max_decode_stall_tokens=_check_max_decode_stall_tokens(
+                mapping.get("max_decode_stall_tokens"), num_batched_tokens_buckets
+            ),
+            kv_admission=_check_kv_admission(mapping.get("kv_admission", "worst_case")),
         )
 
     @classmethod
@@ -156,5 +168,30 @@ def _check_max_consecutive_prefills(value: object) -> int | None:
         raise ValueError(
             f"max_consecutive_prefills: {value!r} must be an int of at least 1, or left out "
             f"for no limit"
+        )
+    return value
+
+
+def _check_max_decode_stall_tokens(
+    value: object, num_batched_tokens_buckets: tuple[int, ...]
+) -> int | None:
+    """Accept a limit that leaves room for every chunk; one that does not could not be kept."""
+    if value is None:
+        return None
+    longest = num_batched_tokens_buckets[-1]
+    if isinstance(value, bool) or not isinstance(value, int) or value < longest:
+        raise ValueError(
+            f"max_decode_stall_tokens: {value!r} must be an int of at least the last bucket of "
+            f"num_batched_tokens_buckets = {longest}; raise it, lower max_num_batched_tokens, or "
+            f"leave it out for no limit"
+        )
+    return value
+
+
+def _check_kv_admission(value: object) -> str:
+    if not isinstance(value, str) or value not in KV_ADMISSION_POLICIES:
+        raise ValueError(
+            f"kv_admission: {value!r} must be one of {list(KV_ADMISSION_POLICIES)}; choose one or "
+            f"leave it out for the first"
         )
     return value

@@ -116,7 +116,7 @@ class NeuronScheduler(KVAdmissionScheduler):
         if after is DECODE:
             if before is DECODE:
                 return "decode not finished"
-            return "decodes go first" if self.hidden_reqs else "prefill completes"
+            return "decodes go first" if self.has_prefill_in_running else "prefill completes"
         if before is IDLE:
             return "prefill in waiting queue"
         if before is DECODE:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .buckets import get_bucket_for_count
 from .config import NeuronConfig
 from .holdback import HoldbackScheduler, HoldReason
 
@@ -45,12 +46,15 @@ class SeparatedScheduler(HoldbackScheduler):
     the running queue stays in order of age and vLLM would preempt the newest (hole B5); when a
     prefill that hides decodes is refused, the decodes get the next step, so the seed's deadlock
     costs one empty step instead of all that follow (B2, `progress_guard`); decodes can be given
-    a turn after `max_consecutive_prefills` prefill steps (B9); vLLM's KV watermark and its
-    throttling of prefills count the hidden decodes (B12).
+    a turn after `max_consecutive_prefills` prefill steps, or before they have waited for more than
+    `max_decode_stall_tokens` (B9); vLLM's KV watermark and its throttling of prefills count the
+    hidden decodes (B12).
 
     Attributes:
         progress_guard: False brings the seed's behaviour back, for lesson 5.
         hidden_reqs: the running requests that were hidden in the last step.
+        held_decodes: those of them that would have had to wait in a decode step too; see
+            `_get_ready_decodes`.
     """
 
     progress_guard = True
@@ -65,9 +69,12 @@ class SeparatedScheduler(HoldbackScheduler):
         self.neuron_config = NeuronConfig.from_vllm_config(self.vllm_config)
         self.running_holdback: list[Request] = []
         self.hidden_reqs: list[Request] = []
+        self.held_decodes: list[Request] = []
+        self._running_order: list[Request] = []
         self._prefill: Request | None = None
         self._refusal: _Refusal | None = None
         self._num_consecutive_prefills = 0
+        self._num_stall_tokens = 0
         if self.kv_cache_manager.watermark_blocks:
             self._count_hidden_for_watermark()
 
@@ -83,27 +90,46 @@ class SeparatedScheduler(HoldbackScheduler):
     def _hide_other_phase(self) -> None:
         """Step 3: the three branches."""
         self._prefill = None
+        self.held_decodes = []
         if prefills := self._get_running_prefills():
             # A prompt in several chunks is under way.
             decodes = [r for r in self.running if not self._is_prefill_request(r)]
-            if decodes and self._decodes_go_first(prefills[0]):
-                self.running, self.running_holdback = decodes, prefills
-            else:
-                self.running, self.running_holdback = prefills, decodes
-                self._prefill = prefills[0]
+            if decodes and self._decodes_go_first(prefills[0]) and self._show_decodes(decodes):
+                return
+            self.running, self.running_holdback = prefills, decodes
+            self._prefill = prefills[0]
         elif self.waiting:
             # A new prefill was admitted.
             self.running, self.running_holdback = [], self.running
             self._prefill = self.waiting.peek_request()
-        # Else decodes only: nothing to hide.
+        else:
+            # Decodes only: nothing to hide, unless some of them must wait.
+            self._show_decodes(self.running)
+
+    def _show_decodes(self, decodes: list[Request]) -> bool:
+        """Hide all but the decodes that may run now; tell whether there are any."""
+        ready = self._get_ready_decodes(decodes)
+        if len(ready) < len(self.running):
+            shown = set(ready)
+            self.held_decodes = [r for r in decodes if r not in shown]
+            self.running_holdback = [r for r in self.running if r not in shown]
+            self._running_order, self.running = self.running, ready
+        return bool(ready)
+
+    def _get_ready_decodes(self, decodes: list[Request]) -> list[Request]:
+        """Return the decodes that may run now. Here all; lesson 5's banker lets some wait."""
+        return decodes
 
     def _restore_running(self) -> None:
         """Step 5 for the running queue: oldest first."""
         hidden, visible = self.running_holdback, self.running
         self.hidden_reqs, self.running_holdback = hidden, []
-        if hidden:
+        if hidden and self._prefill is not None:
             # The prefill is the newest: it was the last to be admitted.
-            self.running = visible + hidden if self._prefill is None else hidden + visible
+            self.running = hidden + visible
+        elif hidden:
+            still = {*hidden, *visible}
+            self.running = [r for r in self._running_order if r in still]
 
     def can_schedule(self, request: Request) -> bool:
         """Also hold a new prefill back when it is the decodes' turn."""
@@ -115,12 +141,25 @@ class SeparatedScheduler(HoldbackScheduler):
 
     def _decodes_go_first(self, prefill: Request) -> bool:
         """Tell whether decodes, which exist, take the step that `prefill` asks for."""
-        limit = self.neuron_config.max_consecutive_prefills
         return (
-            (limit is not None and self._num_consecutive_prefills >= limit)
+            self._have_decodes_waited_enough(prefill)
             or (self._throttle_prefills and not self.prefill_capacity_bound)
             or (self.progress_guard and self._is_still_refused(prefill))
         )
+
+    def _have_decodes_waited_enough(self, prefill: Request) -> bool:
+        """Tell whether the next chunk of `prefill` would exceed a limit of pacing."""
+        max_prefills = self.neuron_config.max_consecutive_prefills
+        if max_prefills is not None and self._num_consecutive_prefills >= max_prefills:
+            return True
+        max_tokens = self.neuron_config.max_decode_stall_tokens
+        if max_tokens is None:
+            return False
+        # A prefix hit may make the chunk shorter, never longer.
+        remaining = prefill.num_tokens - prefill.num_computed_tokens
+        buckets = self.neuron_config.num_batched_tokens_buckets
+        chunk = get_bucket_for_count(min(remaining, buckets[-1]), buckets)
+        return self._num_stall_tokens + chunk > max_tokens
 
     def _is_still_refused(self, prefill: Request) -> bool:
         """True until something has changed since vLLM refused this prefill."""
@@ -142,8 +181,15 @@ class SeparatedScheduler(HoldbackScheduler):
         """Remember what the next turn depends on: a refusal, and how long decodes have waited."""
         prefill, scheduled = self._prefill, output.total_num_scheduled_tokens > 0
         waited = prefill is not None and bool(self.hidden_reqs)
-        if scheduled:
-            self._num_consecutive_prefills = self._num_consecutive_prefills + 1 if waited else 0
+        if scheduled and waited:
+            self._num_consecutive_prefills += 1
+            if self.neuron_config.max_decode_stall_tokens is not None:
+                self._num_stall_tokens += get_bucket_for_count(
+                    output.total_num_scheduled_tokens,
+                    self.neuron_config.num_batched_tokens_buckets,
+                )
+        elif scheduled:
+            self._num_consecutive_prefills = self._num_stall_tokens = 0
         if prefill is not None and waited and not scheduled:
             self._refusal = _Refusal(
                 prefill.request_id, self._num_free_blocks, len(self.running), self.current_step

@@ -12,7 +12,12 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
@@ -33,12 +38,14 @@ def make_scheduler(
     watermark: float = 0.0,
     reserve_full_isl: bool = True,
     v2_output_form: bool = False,
+    sliding_window: int | None = None,
     **scheduler_config: Any,
 ) -> Scheduler:
     """A `cls` over `num_blocks` KV blocks (block 0 is vLLM's null block, so one less to use).
 
     `v2_output_form` asks for the output form of vLLM's model runner V2 (resumed requests arrive
-    as new ones). Other keywords go to SchedulerConfig.
+    as new ones). `sliding_window` adds layers that keep only so many tokens, in blocks of
+    their own. Other keywords go to SchedulerConfig.
     """
     config = VllmConfig()
     config.scheduler_config = SchedulerConfig(
@@ -73,15 +80,19 @@ def make_scheduler(
     if neuron_config is not None:
         config.additional_config = {"neuron_config": neuron_config}
     register_all_kvcache_specs(config)
-    spec = FullAttentionSpec(
-        block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
+    layout = {
+        "block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32,
+    }  # fmt: skip
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**layout))]
+    if sliding_window is not None:
+        window = SlidingWindowSpec(**layout, sliding_window=sliding_window)
+        groups.append(KVCacheGroupSpec(["window layer"], window))
     scheduler = cls(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=num_blocks,
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=groups,
         ),
         structured_output_manager=StructuredOutputManager(config),
         block_size=block_size,

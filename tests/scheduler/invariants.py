@@ -20,7 +20,7 @@ from neuron_sched_lab.scheduler import (
     PaddedScheduler,
     SeparatedScheduler,
 )
-from tests.scheduler.harness import Driver, Step, waiting_requests
+from tests.scheduler.harness import MAX_STEPS, Driver, Step, waiting_requests
 from tests.scheduler.oracle import expected_output
 
 MAX_EMPTY_IN_A_ROW = 1
@@ -118,19 +118,28 @@ def check_pure_batch(driver: Driver, step: Step) -> None:
 
 
 class BoundedStarvation:
-    """With max_consecutive_prefills = k, decodes wait for at most k prefill steps in a row."""
+    """The two limits of pacing hold: prefill steps, and padded prefill tokens, while decodes wait.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.in_a_row = 0
+    Decodes that wait for KV blocks and could not run in a step of their own do not count.
+    """
+
+    def __init__(self, max_steps: int | None, max_tokens: int | None) -> None:
+        self.max_steps = max_steps or MAX_STEPS
+        self.max_tokens = max_tokens or float("inf")
+        self.steps = self.tokens = 0
 
     def __call__(self, driver: Driver, step: Step) -> None:
-        decodes_wait = set(step.running) - step.running_prefills
+        held = {request.request_id for request in driver.scheduler.held_decodes}
+        decodes_wait = set(step.running) - step.running_prefills - held
         if step.prefills and decodes_wait:
-            self.in_a_row += 1
+            buckets = driver.scheduler.neuron_config.num_batched_tokens_buckets
+            tokens = sum(step.output.num_scheduled_tokens.values())
+            self.steps += 1
+            self.tokens += min(b for b in buckets if b >= tokens)
         elif not step.empty:
-            self.in_a_row = 0
-        assert self.in_a_row <= self.limit, f"{sorted(decodes_wait)} waited {self.in_a_row} steps"
+            self.steps = self.tokens = 0
+        assert self.steps <= self.max_steps, f"{sorted(decodes_wait)} waited {self.steps} steps"
+        assert self.tokens <= self.max_tokens, f"{sorted(decodes_wait)} waited {self.tokens} tokens"
 
 
 def check_padding(driver: Driver, step: Step) -> None:
@@ -166,10 +175,10 @@ def watchers_for(scheduler: Scheduler) -> list[Callable[[Driver, Step], None]]:
     ):
         if isinstance(scheduler, promise):
             watchers += checks
-    if limit := getattr(scheduler, "neuron_config", None) and (
-        scheduler.neuron_config.max_consecutive_prefills
-    ):
-        watchers.append(BoundedStarvation(limit))
+    if config := getattr(scheduler, "neuron_config", None):
+        limits = config.max_consecutive_prefills, config.max_decode_stall_tokens
+        if any(limits):
+            watchers.append(BoundedStarvation(*limits))
     return watchers
 
 

@@ -21,6 +21,8 @@ def test_the_seeds_typical_configuration():
     assert config.num_seqs_buckets == (1, 2, 4, 8)
     assert config.kv_segment_size_buckets is None
     assert config.max_consecutive_prefills is None
+    assert config.max_decode_stall_tokens is None
+    assert config.kv_admission == "worst_case"
 
 
 def test_defaults():
@@ -82,6 +84,8 @@ def test_the_error_of_a_short_prefill_ladder():
         ("seqs_buckets", "num_seqs_buckets"),
         ("kv_segment_size", "kv_segment_size_buckets"),
         ("max_consecutive_prefill", "max_consecutive_prefills"),
+        ("max_decode_stall", "max_decode_stall_tokens"),
+        ("kv_admision", "kv_admission"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(key, nearest):
@@ -141,3 +145,25 @@ def test_a_segment_is_whole_blocks():
 def test_bad_max_consecutive_prefills(value):
     with pytest.raises(ValueError, match="max_consecutive_prefills: .* at least 1"):
         NeuronConfig.from_dict({"max_consecutive_prefills": value}, **LIMITS)
+
+
+@pytest.mark.parametrize("value", [8191, 0, -1, True, 9000.0, "9000", [9000]])
+def test_bad_max_decode_stall_tokens(value):
+    with pytest.raises(ValueError, match="max_decode_stall_tokens: .* at least the last bucket"):
+        NeuronConfig.from_dict({"max_decode_stall_tokens": value}, **LIMITS)
+
+
+def test_a_stall_of_one_full_chunk_is_the_least_that_can_be_kept():
+    config = NeuronConfig.from_dict({"max_decode_stall_tokens": 8192}, **LIMITS)
+    assert config.max_decode_stall_tokens == 8192
+
+
+@pytest.mark.parametrize("value", ["worst_case", "reservation", "banker"])
+def test_kv_admission(value):
+    assert NeuronConfig.from_dict({"kv_admission": value}, **LIMITS).kv_admission == value
+
+
+@pytest.mark.parametrize("value", ["Banker", "", None, True, ["banker"], 3])
+def test_bad_kv_admission(value):
+    with pytest.raises(ValueError, match="kv_admission: .* must be one of .'worst_case', 'reserv"):
+        NeuronConfig.from_dict({"kv_admission": value}, **LIMITS)

@@ -8,6 +8,7 @@ grammar waits. vLLM's own classes run first: they validate the oracle and the ch
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -66,6 +67,8 @@ def draw_settings(rng: random.Random, cls: type[Scheduler]) -> dict:
     neuron_config = {"num_batched_tokens_buckets": ladder} if ladder else {}
     if rng.random() < 0.3:
         neuron_config["max_consecutive_prefills"] = rng.choice([1, 3])
+    elif rng.random() < 0.3:
+        neuron_config["max_decode_stall_tokens"] = longest_chunk * rng.choice([1, 2]) + 3
     return {
         "block_size": block_size,
         "max_model_len": max_model_len,
@@ -157,13 +160,22 @@ class Life:
             self.events["pause"] += 1
 
 
-def run_once(cls: type[Scheduler], seed: int) -> Counter:
-    """One random run, checked throughout; returns counts of what happened in it."""
+def run_once(
+    cls: type[Scheduler],
+    seed: int,
+    change: Callable[[random.Random, dict], None] = lambda rng, settings: None,
+    watchers: Iterable[Callable[[Driver, Step], None]] = (),
+) -> Counter:
+    """One random run, checked throughout; returns counts of what happened in it.
+
+    `change` may alter the settings drawn; `watchers` check more.
+    """
     rng = random.Random(seed)
     settings = draw_settings(rng, cls)
+    change(rng, settings)
     depth = rng.choice([1, 1, 2]) if settings["async_scheduling"] else 0
     driver = Driver(make_scheduler(cls, **settings), depth)
-    driver.watchers += watchers_for(driver.scheduler)
+    driver.watchers += [*watchers_for(driver.scheduler), *watchers]
     life = Life(rng, driver, num_requests=rng.randrange(5, 40))
     try:
         life.live()
