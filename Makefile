@@ -46,13 +46,15 @@ lint: $(SETUP)  ## ruff and mypy
 
 # One kernel after the other: kernels that start side by side lose each other's ports now and then.
 # No cache: pytest would put its folder beside the notebooks.
+# As learners get them, every output compared; then with the solutions in, every check solved.
 define run_notebooks
 $(if $(NOTEBOOKS),$(PY) -m pytest -p no:cacheprovider --nbval --nbval-current-env \
 	--nbval-cell-timeout 120 --nbval-kernel-startup-timeout 120 \
 	--nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg $(NOTEBOOKS),@echo "no notebooks")
+$(PY) -m scripts.run_solved_notebooks
 endef
 
-notebooks: $(SETUP)  ## run the notebooks and compare their stored outputs
+notebooks: $(SETUP)  ## run the notebooks, unsolved (stored outputs compared) and solved
 	$(run_notebooks)
 
 lock:  ## requirements/cpu.in -> requirements/cpu.lock (needs uv and a network)

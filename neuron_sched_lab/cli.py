@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_demo(verbs)
+    _add_kernelspec(verbs)
+    _add_trn2_check(verbs)
+    _add_exercises(verbs)
     return parser
 
 
@@ -75,6 +78,61 @@ def _demo(args: argparse.Namespace) -> int:
         max_model_len=args.max_model_len,
     )
     return 0 if same else 1
+
+
+def _add_exercises(verbs: argparse._SubParsersAction) -> None:
+    """Add the verbs that put the solutions of exercises into notebooks, and take work out."""
+    for verb, text in (
+        ("solve", "put the solutions into a notebook's exercise cells"),
+        ("reset", "take all work out of a notebook's exercise cells, and its outputs"),
+    ):
+        parser = verbs.add_parser(verb, help=f"{text}; work of your own is saved first")
+        parser.set_defaults(run=_change_exercises)
+        parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help="NAME.ipynb")
+
+
+def _change_exercises(args: argparse.Namespace) -> int:
+    from .lab import exercises
+
+    change = exercises.solve if args.verb == "solve" else exercises.reset
+    for notebook in args.notebooks:
+        saved = change(notebook)
+        done = "solved" if args.verb == "solve" else "holds the skeletons"
+        print(f"{notebook}: {done}" + (f"; your work is in {saved}" if saved else ""))
+    print("Where one is open in JupyterLab: File > Reload Notebook from Disk.")
+    return 0
+
+
+def _add_kernelspec(verbs: argparse._SubParsersAction) -> None:
+    kernelspec = verbs.add_parser(
+        "kernelspec", help="install or remove the two Jupyter kernelspecs, for CPU and for Trn2"
+    )
+    kernelspec.set_defaults(run=_kernelspec)
+    kernelspec.add_argument("action", choices=("install", "remove"))
+    kernelspec.add_argument("--prefix", help="into this environment, such as the folder of a venv")
+
+
+def _kernelspec(args: argparse.Namespace) -> int:
+    from .kernels import jupyter
+
+    folders = jupyter.install(prefix=args.prefix) if args.action == "install" else jupyter.remove()
+    for folder in folders:
+        print(f"{args.action}: {folder}")
+    return 0
+
+
+def _add_trn2_check(verbs: argparse._SubParsersAction) -> None:
+    check = verbs.add_parser(
+        "trn2-check", help="on a Trn2: check the kernels and the quickstart, and write a report"
+    )
+    check.set_defaults(run=_trn2_check)
+    check.add_argument("--report", default="trn2-check.txt", help="file to write (%(default)s)")
+
+
+def _trn2_check(args: argparse.Namespace) -> int:
+    from .lab.trn2_check import run
+
+    return run(args.report)
 
 
 def load_scheduler(name: str) -> type:

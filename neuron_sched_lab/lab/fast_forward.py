@@ -89,7 +89,8 @@ def get_overrides(cls: type[Scheduler]) -> set[str]:
     packaged = next(base for base in cls.__mro__ if _is_packaged(base))
     mine = cls.__mro__[: cls.__mro__.index(packaged)]
     defined = {name for base in mine for name in vars(base)}
-    return {name for name in defined if name in dir(packaged) and not name.startswith("__")}
+    # Every class has its own __doc__ and so on, and every abstract one an _abc_impl.
+    return {n for n in defined if n in dir(packaged) and not n.startswith(("__", "_abc_"))}
 
 
 def _is_packaged(cls: type) -> bool:

@@ -61,20 +61,21 @@ class Distribution(NamedTuple):
     @classmethod
     def of(cls, values: Floats, counts: Ints | None = None) -> Distribution:
         """Return the distribution of `values`, each of which stands `counts` times."""
-        if counts is None:
-            counts = np.ones(len(values), dtype=np.int64)
-        values, counts = values[counts > 0], counts[counts > 0]
+        weights = np.ones(len(values)) if counts is None else counts
+        # Equal values are counted together, so that the sums below do not depend on how a log
+        # groups them.
+        values, place = np.unique(values[weights > 0], return_inverse=True)
+        counts = np.bincount(place, weights=weights[weights > 0]).astype(np.int64)
         total = int(counts.sum())
         if not total:
             return cls()
-        order = np.argsort(values, kind="stable")
-        values, ends = values[order], np.cumsum(counts[order])
+        ends = np.cumsum(counts)
         # Place of each percentile in the sorted sample, from 0, as numpy.percentile counts.
         places = np.array(PERCENTILES) / 100 * (total - 1)
         below = values[np.searchsorted(ends, np.floor(places), side="right")]
         above = values[np.searchsorted(ends, np.ceil(places), side="right")]
         p50, p90, p99 = below + (above - below) * (places - np.floor(places))
-        mean = float(np.dot(values, counts[order]) / total)
+        mean = float(np.dot(values, counts) / total)
         return cls(float(p50), float(p90), float(p99), mean, float(values[-1]), total)
 
     @classmethod
@@ -279,6 +280,60 @@ class Metrics:
         from pandas import DataFrame
 
         return DataFrame([self.as_dict()])
+
+
+def requests_frame(log: RunLog) -> DataFrame:
+    """Return one row for each request that arrived: times in seconds, NaN where none came."""
+    from pandas import DataFrame
+
+    runs = _Runs(log)
+    tokens = _Tokens(log, runs)
+    frame = DataFrame(
+        {
+            "request_id": log.request_ids,
+            "num_prompt_tokens": np.array(log.num_prompt_tokens),
+            "num_output_tokens": tokens.count,
+            "arrival": np.array(log.arrival),
+            "first_scheduled": _known(log.first_scheduled),
+            "first_token": _known(tokens.first),
+            "last_token": _known(tokens.last),
+            "finished": _known(log.finished),
+        }
+    )
+    frame["queue"] = frame["first_scheduled"] - frame["arrival"]
+    frame["ttft"] = frame["first_token"] - frame["arrival"]
+    several = frame["num_output_tokens"].where(frame["num_output_tokens"] > 1) - 1
+    frame["tpot"] = (frame["last_token"] - frame["first_token"]) / several
+    frame["e2e"] = frame["finished"] - frame["arrival"]
+    return frame
+
+
+def steps_frame(log: RunLog) -> DataFrame:
+    """Return one row for each step: its phase, times in seconds, counts."""
+    from pandas import DataFrame
+
+    runs = _Runs(log)
+    return DataFrame(
+        {
+            "phase": np.array(PHASES)[runs.per_step(runs.phase)],
+            "start": runs.step_end - runs.step_seconds,
+            "end": runs.step_end,
+            "tokens": runs.per_step(runs.tokens),
+            "padded_tokens": runs.per_step(runs.padded_tokens),
+            "rows": runs.per_step(runs.rows),
+            "row_bucket": runs.per_step(runs.row_bucket),
+            "running": runs.per_step(runs.running),
+            "waiting": runs.per_step(runs.waiting),
+            "kv_blocks_used": np.array(log.step_kv_used),
+        }
+    )
+
+
+def _known(times: Any) -> Floats:
+    """Return times with NaN for those that did not come."""
+    array = np.array(times, dtype=np.float64)
+    array[array == NO_TIME] = np.nan
+    return array
 
 
 class _Runs:

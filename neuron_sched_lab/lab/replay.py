@@ -10,6 +10,7 @@ by figure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from time import perf_counter, process_time, sleep
@@ -67,9 +68,26 @@ def replay(lab: Lab, workload: Workload, *, cpu_time: bool = False) -> ReplayRes
     Raises:
         ValueError: a request does not fit the Lab; the Lab is not idle.
     """
-    if lab.has_unfinished_requests:
-        raise ValueError("lab: it has unfinished requests; run it until they have ended")
-    return _Replay(lab, workload, _Clock(cpu_time)).run()
+    live = _Replay(lab, workload, cpu_time)
+    while live.step():
+        pass
+    return live.result
+
+
+def replay_in_turn(runs: Sequence[tuple[Lab, Workload]]) -> list[ReplayResult]:
+    """Replay several workloads at once, each in its own Lab, one step of each in turn.
+
+    Each has a clock of its own, the CPU time of its own steps. The speed of a shared machine
+    drifts within seconds; in turn, it drifts for all alike, so what differs between the runs is
+    due to the runs.
+
+    Raises:
+        ValueError: as `replay`.
+    """
+    lives = [_Replay(lab, workload, cpu_time=True) for lab, workload in runs]
+    while sum(live.step() for live in lives):  # sum, not any: each makes its step
+        pass
+    return [live.result for live in lives]
 
 
 class _Clock:
@@ -79,9 +97,19 @@ class _Clock:
         self._cpu_time = cpu_time
         self._read = process_time if cpu_time else perf_counter
         self._zero = self._read()
+        self._stopped_at: float | None = self._zero
 
     def now(self) -> float:
         return self._read() - self._zero
+
+    def start(self) -> None:
+        """Go on; the CPU time of others since `stop()` does not count."""
+        if self._cpu_time and self._stopped_at is not None:
+            self._zero += self._read() - self._stopped_at
+        self._stopped_at = None
+
+    def stop(self) -> None:
+        self._stopped_at = self._read()
 
     def wait_until(self, seconds: float) -> None:
         remaining = seconds - self.now()
@@ -94,11 +122,16 @@ class _Clock:
 
 
 class _Replay:
-    def __init__(self, lab: Lab, workload: Workload, clock: _Clock) -> None:
+    """One replay, step by step."""
+
+    def __init__(self, lab: Lab, workload: Workload, cpu_time: bool) -> None:
+        if lab.has_unfinished_requests:
+            raise ValueError("lab: it has unfinished requests; run it until they have ended")
         self.lab = lab
-        self.clock = clock
         self.workload = workload
+        self.clock = _Clock(cpu_time)
         self.log = RunLog(kv_blocks_total=lab.trace.config.kv_blocks_total)
+        self.step_start = 0.0
         self.arrivals: list[tuple[float, int]] = []
         self.followers: dict[str, list[int]] = {}
         for index, request in enumerate(workload):
@@ -108,26 +141,31 @@ class _Replay:
                 self.followers.setdefault(request.after, []).append(index)
         heapify(self.arrivals)
 
-    def run(self) -> ReplayResult:
-        step_start = 0.0
-        while True:
-            self._add_due(self.clock.now())
-            if not self.lab.has_unfinished_requests:
-                if not self.arrivals:
-                    break
-                step_start = self.arrivals[0][0]
-                self.clock.wait_until(step_start)
-                continue
-            record = self.lab.step()
-            end = self.clock.now()
-            if record is not None:
-                self.log.add_record(record, step_start, end)
-                self._release_followers(record, end)
-            step_start = end
+    @property
+    def result(self) -> ReplayResult:
         return ReplayResult(self.workload.name, self.lab.trace, self.log)
 
-    def _add_due(self, now: float) -> None:
-        while self.arrivals and self.arrivals[0][0] <= now:
+    def step(self) -> bool:
+        """Make a step, after a pause if nothing is left to do; return False at the end."""
+        self.clock.start()
+        self._add_due()
+        if not self.lab.has_unfinished_requests:
+            if not self.arrivals:
+                return False
+            self.step_start = self.arrivals[0][0]
+            self.clock.wait_until(self.step_start)
+            self._add_due()
+        record = self.lab.step()
+        end = self.clock.now()
+        if record is not None:
+            self.log.add_record(record, self.step_start, end)
+            self._release_followers(record, end)
+        self.step_start = end
+        self.clock.stop()
+        return True
+
+    def _add_due(self) -> None:
+        while self.arrivals and self.arrivals[0][0] <= self.clock.now():
             arrival, index = heappop(self.arrivals)
             request = self.workload.requests[index]
             self.lab.add(

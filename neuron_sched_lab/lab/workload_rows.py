@@ -154,12 +154,13 @@ def seconds(row: dict[str, Any], column: str) -> float:
 
 def token_count(row: dict[str, Any], column: str) -> int:
     """Return a count from 1 to MAX_TOKENS, given as an int or as its digits."""
-    value = row.get(column)
+    value = count = row.get(column)
     if isinstance(value, str) and value.isascii() and value.strip().isdigit():
-        value = int(value.strip()[:20])
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKENS:
+        # Longer digits are too large in any case, and slow to convert.
+        count = int(value.strip()[:20])
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_TOKENS:
         raise BadRowError(column, f"{show(value)} is no token count from 1 to {MAX_TOKENS}")
-    return value
+    return count
 
 
 def int_list(row: dict[str, Any], column: str) -> tuple[int, ...]:

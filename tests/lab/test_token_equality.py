@@ -71,5 +71,5 @@ def test_tokens_equal_vllms_own(scheduler, reference):
     prefix_caching, expected = reference
     trace = run(scheduler, prefix_caching=prefix_caching)
     assert trace.tokens() == expected.tokens()
-    assert {r.phase for r in trace} == {"prefill", "decode"}
+    assert {r.phase for r in trace} - {"empty"} == {"prefill", "decode"}
     assert trace.summary().num_preemptions == 0

@@ -44,7 +44,7 @@ def say_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def is_unsolved(error: BaseException | None, files: set[str]) -> bool:
+def is_unsolved(error: BaseException, files: set[str]) -> bool:
     """Tell the NotImplementedError of a skeleton from one that something else raised."""
     if not isinstance(error, NotImplementedError):
         return False

@@ -13,6 +13,7 @@ from ...scheduler import (
     SchedulerState,
     SeparatedScheduler,
 )
+from ...scheduler.admission import get_blocks_per_request, get_max_kv_concurrent
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -147,11 +148,18 @@ def _progress(step: Step) -> str | None:
 
 
 def _kv_bound(step: Step) -> str | None:
-    bound = getattr(step.scheduler, "_max_kv_concurrent", None)
-    if bound is not None and step.shown_waiting and len(step.running) >= bound:
+    scheduler = step.scheduler
+    if not step.shown_waiting:
+        return None
+    # Computed here, not read from the scheduler: its own bound may be what is wrong.
+    bound = get_max_kv_concurrent(
+        scheduler.kv_cache_config.num_blocks,
+        get_blocks_per_request(scheduler.vllm_config, scheduler.kv_cache_config),
+    )
+    if len(step.running) >= bound:
         return (
-            f"{join_ids(step.shown_waiting)} was let in with {len(step.running)} running; "
-            f"_max_kv_concurrent is {bound}"
+            f"{join_ids(step.shown_waiting)} was let in with {len(step.running)} running; the "
+            f"cache holds {bound} of max_model_len"
         )
     return None
 

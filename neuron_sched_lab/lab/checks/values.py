@@ -70,12 +70,12 @@ def compare_functions(
         call = f"{yours.__name__}({_describe_arguments(case)})"
         expected, expected_error = _call(packaged, case)
         found, error = _call(yours, case)
-        if is_unsolved(error, code_files(yours)):
+        if error is not None and is_unsolved(error, code_files(yours)):
             return explain_error(error, code_files(yours), "", ())
         difference = _find_outcome_difference(found, error, expected, expected_error)
         if difference is None:
             continue
-        details = ()
+        details: tuple[str, ...] = ()
         if error is None:
             arguments = case.values() if isinstance(case, Mapping) else case
             details = _broken_value_rules(rules, *arguments, found)

@@ -1,0 +1,103 @@
+"""Runs the solved form of notebooks: solutions put in, every check must be solved.
+
+    python -m scripts.run_solved_notebooks [NOTEBOOK ...]
+
+Without names it takes every notebook in notebooks/ that has exercises. The stored notebooks are
+not touched: the solved form is a temporary copy, run in the folder of the original. Outputs are
+not compared (a learner's own work changes them); an error in a cell that may not raise one, an
+unsolved check and an exercise without a check are failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+
+from neuron_sched_lab.lab.checks.result import REQUIRE_SOLVED, SOLVED
+from neuron_sched_lab.lab.exercises import TAG, is_solved, master_path, solve
+from scripts.freeze_notebooks import CELL_TIMEOUT, NOTEBOOKS, FreezeError, execute
+
+CHECK_TAG = "check:"
+
+
+def run_solved(path: Path, timeout: int = CELL_TIMEOUT) -> list[str]:
+    """Run the solved form of a notebook; say in words what is wrong with it, or nothing.
+
+    Args:
+        path: the notebook, with its master in exercises/ beside it.
+        timeout: seconds that one cell may take.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copy(path, folder))
+        solve(copy, master_path(path))
+        if not is_solved(copy, master_path(path)):
+            return ["the solutions did not all get in"]
+        notebook = nbformat.read(copy, as_version=4)
+    try:
+        execute(notebook, path.parent, timeout)
+    except FreezeError as error:
+        return [str(error)]
+    return find_unchecked(notebook)
+
+
+def find_unchecked(notebook: nbformat.NotebookNode) -> list[str]:
+    """Name the exercises of a run notebook that have no solved check."""
+    problems = []
+    for name in _tagged(notebook, TAG):
+        checks = _tagged(notebook, CHECK_TAG).get(name, [])
+        if not checks:
+            problems.append(f"exercise {name!r}: no cell has the tag {CHECK_TAG + name!r}")
+        problems += [
+            f"check {name!r}: it shows no {SOLVED!r}"
+            for cell in checks
+            if not any(_text(output).startswith(SOLVED) for output in cell.outputs)
+        ]
+    return problems
+
+
+def _tagged(notebook: nbformat.NotebookNode, prefix: str) -> dict[str, list[nbformat.NotebookNode]]:
+    found: dict[str, list[nbformat.NotebookNode]] = {}
+    for cell in notebook.cells:
+        for tag in cell.metadata.get("tags", []):
+            if tag.startswith(prefix):
+                found.setdefault(tag.removeprefix(prefix), []).append(cell)
+    return found
+
+
+def _text(output: nbformat.NotebookNode) -> str:
+    return output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
+def main() -> int:
+    """Run them one after the other; return the exit status: 0, or 1 if one fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK")
+    args = parser.parse_args()
+    os.environ[REQUIRE_SOLVED] = "1"  # the kernels inherit it
+    paths = args.notebooks or [
+        p for p in sorted(NOTEBOOKS.glob("*.ipynb")) if master_path(p).exists()
+    ]
+    status = 0
+    for path in paths:
+        print(f"{path.name}, solved: ", end="", flush=True)
+        start = time.monotonic()
+        try:
+            problems = run_solved(path)
+        except (ValueError, OSError) as error:
+            problems = [str(error)]
+        print(f"{'; '.join(problems) or 'good'} ({time.monotonic() - start:.0f} s)", flush=True)
+        status = max(status, int(bool(problems)))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

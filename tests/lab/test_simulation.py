@@ -1,0 +1,171 @@
+"""Simulation: the real schedulers on a virtual clock."""
+
+import pytest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from neuron_sched_lab import HoldbackScheduler, Lab, NeuronScheduler, SeparatedScheduler
+from neuron_sched_lab.lab.cost_model import FunctionCostModel
+from neuron_sched_lab.lab.simulation import simulate
+from neuron_sched_lab.lab.trace import Trace
+from neuron_sched_lab.lab.workload import Workload, WorkloadRequest
+from neuron_sched_lab.lab.workload_generators import chat_turns, closed_loop, poisson
+
+COST = FunctionCostModel(
+    prefill=lambda bucket, context: 0.001 * bucket + 1e-6 * context,
+    decode=lambda rows, context: 0.01,
+)
+SMALL = {
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 128,
+    "max_model_len": 512,
+    "cost_model": COST,
+}
+
+
+def workload(*requests):
+    return Workload("w", tuple(WorkloadRequest(*r) for r in requests))
+
+
+def test_the_clock_is_the_sum_of_the_steps_and_the_pauses():
+    result = simulate(workload(("a", 1.0, 100, 3), ("b", 9.0, 200, 1)), **SMALL)
+    log = result.log
+    # a: a prefill padded to 128 tokens and two decodes; then nothing until b, in two chunks.
+    assert list(log.run_start) == pytest.approx([1.0, 1.128, 9.0, 9.128])
+    assert list(log.step_end) == pytest.approx([1.128, 1.138, 1.148, 9.128, 9.256128])
+    assert list(log.finished) == pytest.approx([1.148, 9.256128])
+    assert [r.num_padded_tokens for r in result.trace] == [128, 1, 1, 128, 128]
+
+
+def test_who_arrives_during_a_step_is_added_before_the_next():
+    result = simulate(workload(("a", 0.0, 10, 5), ("b", 0.133, 10, 1)), **SMALL)
+    assert [r.phase for r in result.trace] == ["prefill", "decode", "prefill", *["decode"] * 3]
+    assert result.trace.requests["b"].arrived_before_step == 3
+    metrics = result.metrics()
+    assert metrics.ttft.max == pytest.approx(0.138 + 0.128 - 0.133)
+
+
+def test_a_follower_arrives_when_the_answer_before_it_has_ended():
+    after = WorkloadRequest("b", 0.5, 10, 1, after="a")
+    result = simulate(Workload("w", (WorkloadRequest("a", 0.0, 10, 2), after)), **SMALL)
+    assert list(result.log.arrival) == pytest.approx([0.0, 0.138 + 0.5])
+
+
+def test_a_mixed_step_costs_the_sum_of_its_parts():
+    requests = workload(("a", 0.0, 10, 9), ("b", 0.005, 20, 1))
+    result = simulate(requests, Scheduler, **SMALL)
+    mixed = next(r for r in result.trace if r.phase == "mixed")
+    assert mixed.model_seconds == pytest.approx(0.02 + 0.01)
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_refused_requests_are_reported_and_their_users_go_on(fast_forward):
+    requests = Workload(
+        "w",
+        (
+            WorkloadRequest("long", 0.0, 512, 5),
+            WorkloadRequest("next", 0.0, 10, 2, after="long"),
+            WorkloadRequest("greedy", 0.0, 300, 200),
+        ),
+    )
+    result = simulate(requests, num_kv_blocks=12, fast_forward=fast_forward, **SMALL)
+    assert sorted(result.refused) == ["greedy", "long"]
+    assert "no room within max_model_len = 512" in result.refused["long"]
+    assert "need 16 KV blocks of 32, the cache has 11" in result.refused["greedy"]
+    metrics = result.metrics()
+    assert (metrics.num_requests, metrics.num_finished, metrics.num_refused) == (3, 1, 2)
+
+
+def test_answers_end_at_max_model_len():
+    result = simulate(workload(("a", 0.0, 500, 100)), **SMALL)
+    assert len(result.trace.tokens()["a"]) == 12
+
+
+class Seed(SeparatedScheduler):
+    """Without the guard, and without a KV bound: the deadlock of the seed's design."""
+
+    progress_guard = False
+
+
+def test_a_deadlock_is_reported_and_ends_the_simulation():
+    requests = workload(("a", 0.0, 300, 200), ("b", 0.0, 300, 200))
+    result = simulate(requests, Seed, num_kv_blocks=17, **SMALL)
+    assert result.stalled
+    metrics = result.metrics()
+    assert metrics.num_finished == 0
+    assert metrics.num_empty_steps == 100
+    mended = simulate(requests, SeparatedScheduler, num_kv_blocks=17, **SMALL)
+    assert not mended.stalled
+    assert mended.metrics().num_finished == 2
+
+
+@pytest.mark.parametrize("cls", [NeuronScheduler, HoldbackScheduler])
+def test_a_live_lab_takes_the_same_steps(cls):
+    """Same scheduler class, same requests: a simulation decides what a live engine decides."""
+    settings = {"max_num_seqs": 3, "max_num_batched_tokens": 128, "max_model_len": 512}
+    requests = [(f"r{i}", 0.0, 20 + 47 * i, 3 + 5 * i) for i in range(7)]
+    with Lab(cls, enable_prefix_caching=False, **settings) as lab:
+        for request_id, _, num_prompt, num_output in requests:
+            prompt = [9] * num_prompt
+            lab.add(prompt, max_tokens=num_output, request_id=request_id, ignore_eos=True)
+        live = lab.run()
+    simulated = simulate(workload(*requests), cls, COST, **settings).trace
+    assert simulated.config == live.config
+    assert [without_times(r) for r in simulated] == [without_times(r) for r in live]
+
+
+def without_times(record):
+    """What a step was, apart from its times, its texts and which tokens the model gave."""
+    scheduled = [(*s[:-1], len(s.new_token_ids)) for s in record.scheduled]
+    ours = {"schedule_seconds", "model_seconds", "new_text", "inputs", "scheduled"}
+    return scheduled, {k: v for k, v in vars(record).items() if k not in ours}
+
+
+def test_simulated_records_are_a_trace_like_any_other(tmp_path):
+    result = simulate(poisson(20, 15, prompt=100, output=(10, 0.5)), **SMALL)
+    result.trace.save(tmp_path / "t.jsonl")
+    assert Trace.load(tmp_path / "t.jsonl") == result.trace
+    result.trace.to_perfetto(tmp_path / "t.json")
+    assert result.trace.summary().num_preemptions == 0
+
+
+def test_large_runs_keep_no_records_unless_asked():
+    requests = closed_loop(2, 10, prompt=50, output=5)
+    assert len(simulate(requests, keep_records=False, **SMALL).trace) == 0
+    assert len(simulate(requests, **SMALL).trace) == simulate(requests, **SMALL).log.num_steps
+
+
+def test_chat_turns_find_their_history_in_the_prefix_cache():
+    chats = chat_turns(1, 5, num_turns=4, think_seconds=1, prompt=(40, 0.3), output=(30, 0.3))
+    cold = simulate(chats, enable_prefix_caching=False, **SMALL)
+    warm = simulate(chats, enable_prefix_caching=True, **SMALL)
+    followers = {r.request_id for r in chats if r.after is not None}
+    firsts = [
+        s.num_computed_tokens
+        for record in warm.trace
+        for s in record.scheduled
+        if s.request_id in followers and s.phase == "prefill"
+    ]
+    assert followers and min(firsts) >= 64
+    prefilled = [sum(r.num_tokens for r in x.trace if r.phase == "prefill") for x in (cold, warm)]
+    assert prefilled[1] < 0.7 * prefilled[0]
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_asynchronous_classes_are_stepped(fast_forward):
+    requests = closed_loop(2, 6, prompt=50, output=5)
+    result = simulate(requests, AsyncScheduler, fast_forward=fast_forward, **SMALL)
+    assert result.metrics().num_finished == 6
+    expected = "asynchronous scheduling" if fast_forward else "fast_forward=False"
+    assert result.why_not_fast_forwarded == expected
+
+
+def test_max_steps_stops_in_the_middle():
+    result = simulate(workload(("a", 0.0, 10, 50)), fast_forward=False, max_steps=7, **SMALL)
+    assert result.log.num_steps == 7
+    assert result.metrics().num_finished == 0
+
+
+def test_a_bad_setting_is_named():
+    with pytest.raises(ValueError, match="did you mean 'num_seqs_buckets'"):
+        simulate(workload(), neuron_config={"num_seqs_bucket": [1]}, **SMALL)
