@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Leave it to torch and its compilers."""
+    return functional.rms_norm(x, weight.shape, weight, eps)
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What the model calls.
@@ -60,12 +65,14 @@ class Kernels:
 
             k, v: [tokens, num_kv_heads, head_dim]. slot_mapping: [tokens]; -1 writes nothing.
         linear: linear(x [rows, in], weight [out, in]) -> [rows, out].
+        rms_norm: rms_norm(x [rows, size], weight [size], eps) -> [rows, size].
     """
 
     segmented_attention: Callable[..., Tensor]
     paged_decode_attention: Callable[..., Tensor]
     kv_cache_update: Callable[..., None]
     linear: Callable[[Tensor, Tensor], Tensor]
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor] = _rms_norm
 
 
 REFERENCE = Kernels(
@@ -73,6 +80,7 @@ REFERENCE = Kernels(
     paged_decode_attention=reference.paged_decode_attention,
     kv_cache_update=reference.kv_cache_update,
     linear=reference.linear,
+    rms_norm=reference.rms_norm,
 )
 
 DEVICES = ("cpu", "nki-sim", "neuron")

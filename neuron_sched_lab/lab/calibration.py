@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .cost_model import Line, MeasuredCostModel
+from .run_columns import Runs
 from .run_log import RunLog
 from .trace import DECODE, PREFILL
 
@@ -50,9 +51,9 @@ def calibrate(log: RunLog, trace: Trace) -> MeasuredCostModel:
             f"same run"
         )
     samples: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-    for record, start, end in zip(trace, log.run_start, log.step_end, strict=True):
+    for record, seconds in zip(trace, Runs(log).step_seconds.tolist(), strict=True):
         if record.phase in {PREFILL, DECODE}:
-            samples[record.phase, _size(record)].append((_context(record), end - start))
+            samples[record.phase, _size(record)].append((_context(record), seconds))
     tables: dict[str, dict[int, Line]] = {PREFILL: {}, DECODE: {}}
     for (phase, size), steps in samples.items():
         tables[phase][size] = fit_line(steps[1:] or steps)

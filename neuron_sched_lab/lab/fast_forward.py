@@ -2,19 +2,17 @@
 
 While nobody is admitted and nobody ends, every decode step does the same: one token for each
 running request, and a KV block for those whose last block is full. Such a run is advanced by its
-length at once. The KV blocks are still taken from vLLM's KV-cache manager, one `allocate_slots()`
-for each block, in the order in which the steps would have; the requests that the last step of a
-run ends are ended by the scheduler's own `update_from_output()`. What is left out is `schedule()`
-and `update_from_output()` for requests to which nothing happens.
+length at once. The KV blocks are still taken from vLLM's KV-cache manager, one by one, in the
+order in which the steps would have; the requests that the last step of a run ends are ended by the
+scheduler's own `update_from_output()`. What is left out is `schedule()`, and `update_from_output()`
+for requests to which nothing happens.
 
 A run ends before the next arrival, and before a step for which the KV cache has too few free
 blocks (whom to preempt is for the scheduler to decide); it does not start while any prompt is
 being prefilled or anybody could be admitted. A step that is not part of a run is scheduled.
 
-It holds for vLLM's Scheduler and for ours, in the synchronous engine. A class of your own that
-overrides `can_schedule` is scheduled step by step while anybody waits, one that overrides more,
-always; with `steady_while_decoding = True` in its body it promises that, while requests only
-decode, it decides the same in every step.
+It holds for vLLM's Scheduler and for ours, in the synchronous engine; for classes of your own see
+`steadiness`.
 """
 
 from __future__ import annotations
@@ -29,20 +27,18 @@ from .environment import prepare_environment
 
 prepare_environment()
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402  (environment first)
-from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
-from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
-from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
+from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402  (environment first)
 from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
 
-from ..scheduler import compat  # noqa: E402
 from ..scheduler.admission import KVAdmissionScheduler  # noqa: E402
-from ..scheduler.holdback import HoldbackScheduler, HoldReason  # noqa: E402
+from ..scheduler.holdback import HoldbackScheduler  # noqa: E402
 from ..scheduler.kv_policies import KVState, is_safe_state  # noqa: E402
 from ..scheduler.neuron import NeuronScheduler, SchedulerState  # noqa: E402
 from ..scheduler.padding import PaddedScheduler  # noqa: E402
 from ..scheduler.separation import SeparatedScheduler  # noqa: E402
+from .run_log import StepRun  # noqa: E402
 from .simulation_recorder import DecodeRun  # noqa: E402
+from .steadiness import Steadiness  # noqa: E402
 from .trace import DECODE  # noqa: E402
 from .workload import FILLER_TOKEN  # noqa: E402
 
@@ -52,11 +48,6 @@ if TYPE_CHECKING:
 
     from .virtual_engine import VirtualEngine
 
-STEADY_REASONS = {HoldReason.AT_CAPACITY, HoldReason.KV_SATURATED}
-"""Why a request may be held back in every step until a running one ends."""
-
-PACKAGE = HoldbackScheduler.__module__.rpartition(".")[0]
-
 # For the loops over all running requests, which every run has.
 _IS_PREFILL_CHUNK = attrgetter("is_prefill_chunk")
 _NUM_COMPUTED = attrgetter("num_computed_tokens")
@@ -65,53 +56,17 @@ _REQUEST_ID = attrgetter("request_id")
 _NO_OUTPUT = SchedulerOutput.make_empty()
 
 
-def why_not(scheduler: Scheduler) -> str | None:
-    """Return why decode steps of this scheduler cannot be advanced, or None if they can."""
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    obstacles = {
-        "asynchronous scheduling": isinstance(scheduler, AsyncScheduler)
-        or scheduler.scheduler_config.async_scheduling,
-        "KV-cache groups other than one of full attention": len(groups) != 1
-        or type(groups[0].kv_cache_spec) is not FullAttentionSpec,
-        "speculative decoding": scheduler.vllm_config.speculative_config is not None,
-        "a KV connector": bool(scheduler.connector or scheduler.ec_connector),
-        "LoRA": scheduler.lora_config is not None,
-        "log_stats": scheduler.log_stats,
-    }
-    overridden = get_overrides(type(scheduler)) - {"can_schedule"}
-    if overridden and not _promises_steadiness(scheduler):
-        obstacles[f"{type(scheduler).__name__} overrides {', '.join(sorted(overridden))}"] = True
-    return next((obstacle for obstacle, there in obstacles.items() if there), None)
-
-
-def get_overrides(cls: type[Scheduler]) -> set[str]:
-    """Return what the classes before the first packaged one in `cls.__mro__` define anew."""
-    packaged = next(base for base in cls.__mro__ if _is_packaged(base))
-    mine = cls.__mro__[: cls.__mro__.index(packaged)]
-    defined = {name for base in mine for name in vars(base)}
-    # Every class has its own __doc__ and so on, and every abstract one an _abc_impl.
-    return {n for n in defined if n in dir(packaged) and not n.startswith(("__", "_abc_"))}
-
-
-def _is_packaged(cls: type) -> bool:
-    return cls is Scheduler or cls.__module__.startswith(f"{PACKAGE}.")
-
-
-def _promises_steadiness(scheduler: Scheduler) -> bool:
-    return getattr(scheduler, "steady_while_decoding", False)
-
-
 class _BlockStep(NamedTuple):
     """A step of a run in which a request needs the KV-cache manager.
 
     Attributes:
         step: counts from 0, the first step of the run.
-        index: the request's place in the running queue.
+        place: the request's, in the running queue.
         num_new_blocks: 1 if it needs a block; 0 if it only fills one, whose hash is then cached.
     """
 
     step: int
-    index: int
+    place: int
     num_new_blocks: int
 
 
@@ -119,25 +74,21 @@ class FastForward:
     """Advances the decode steps of a VirtualEngine.
 
     Attributes:
-        why_not: why it does not, or None.
+        steadiness: tells whether the next steps are alike.
+        why_not: why it does not advance at all, or None.
     """
 
     def __init__(self, engine: VirtualEngine) -> None:
         scheduler = engine.scheduler
-        self.why_not = why_not(scheduler)
+        self.steadiness = Steadiness(engine)
+        self.why_not = self.steadiness.why_not
         self._engine = engine
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
-        # Of the one group that there is.
-        self._allocate_new_blocks = self._manager.coordinator.single_type_managers[
-            0
-        ].allocate_new_blocks
+        only_group = self._manager.coordinator.single_type_managers[0]
+        self._allocate_new_blocks = only_group.allocate_new_blocks
         self._longest: dict[str, int] = {}
-        self._only_if_nobody_waits = "can_schedule" in get_overrides(
-            type(scheduler)
-        ) and not _promises_steadiness(scheduler)
         self._caches_prefixes = scheduler.cache_config.enable_prefix_caching
-        self._nobody_fits = False
         # Asked in every run, and slow for classes with an abstract base.
         self._holds_back = isinstance(scheduler, HoldbackScheduler)
         self._separates = isinstance(scheduler, SeparatedScheduler)
@@ -154,14 +105,6 @@ class FastForward:
         # The last token generated is not computed.
         self._longest[request.request_id] = most - 1
 
-    def note_step(self, phase: str) -> None:
-        """Take note of a scheduled step: a decode step admits nobody, whoever waits."""
-        self._nobody_fits = phase == DECODE
-
-    def note_change(self) -> None:
-        """Take note that somebody arrived or ended: who waits may fit now."""
-        self._nobody_fits = False
-
     def advance(self) -> bool:
         """Advance as many decode steps as are alike; return False if the next one is not."""
         scheduler = self._scheduler
@@ -171,7 +114,7 @@ class FastForward:
             or not running
             or len(running) > scheduler.max_num_scheduled_tokens
             or any(map(_IS_PREFILL_CHUNK, running))
-            or self._may_admit()
+            or self.steadiness.may_admit()
         ):
             return False
         ids = list(map(_REQUEST_ID, running))
@@ -194,43 +137,6 @@ class FastForward:
         self._log(run)
         self._end(run)
         return True
-
-    # Is the next step like those after it?
-
-    def _may_admit(self) -> bool:
-        """Return True if the next step might admit somebody, or decide anything else anew."""
-        scheduler = self._scheduler
-        if not self._engine.num_waiting:
-            if self._holds_back:
-                scheduler.hold_reason = scheduler.held_back = None
-            return False
-        if self._only_if_nobody_waits:
-            return True
-        if self._holds_back:
-            return not self._is_head_held_back()
-        seats = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
-        if seats >= compat.get_max_num_running(scheduler):
-            return False
-        # Free blocks only get fewer while requests decode; but more of a prompt may be cached.
-        return not self._nobody_fits or self._caches_prefixes
-
-    def _is_head_held_back(self) -> bool:
-        """Ask our scheduler, as its schedule() would, and tell whether the answer will last."""
-        scheduler = self._scheduler
-        if getattr(scheduler, "_refusal", None) is not None:
-            return False
-        scheduler.hold_reason = scheduler.held_back = None
-        scheduler._set_aside_waiting()
-        try:
-            found = compat.next_candidate(
-                scheduler, scheduler.holdback_queue, scheduler._side_holdback
-            )
-            if found is None or scheduler.can_schedule(found[0]):
-                return False
-            scheduler.held_back = found[0]
-        finally:
-            scheduler._restore_waiting()
-        return scheduler.hold_reason in STEADY_REASONS
 
     # How long is the run?
 
@@ -257,15 +163,15 @@ class FastForward:
         block_size = self._scheduler.block_size
         firsts = [-num_computed % block_size for num_computed in computed]
         block_steps = [
-            _BlockStep(step, index, 1)
-            for index, first in enumerate(firsts)
+            _BlockStep(step, place, 1)
+            for place, first in enumerate(firsts)
             if first < num_steps
             for step in range(first, num_steps, block_size)
         ]
         if self._caches_prefixes:
             block_steps += [
-                _BlockStep(step, index, 0)
-                for index, first in enumerate(firsts)
+                _BlockStep(step, place, 0)
+                for place, first in enumerate(firsts)
                 for step in range((first - 1) % block_size, num_steps, block_size)
             ]
         block_steps.sort()
@@ -298,9 +204,9 @@ class FastForward:
             holders = list(state.holders)
             lent = [b for b in block_steps if b.step < steps and b.num_new_blocks]
             for block_step in lent:
-                place = places[running[block_step.index].request_id]
-                holder = holders[place]
-                holders[place] = holder._replace(allocated=holder.allocated + 1, want=0)
+                i = places[running[block_step.place].request_id]
+                holder = holders[i]
+                holders[i] = holder._replace(allocated=holder.allocated + 1, want=0)
             return is_safe_state(KVState(state.num_blocks, state.num_free - len(lent), holders))
 
         if is_safe_after(num_steps):
@@ -349,16 +255,14 @@ class FastForward:
     def _allocate(self, run: DecodeRun, block_steps: Sequence[_BlockStep]) -> None:
         """Let the KV-cache manager do what it would have done in each step, in that order."""
         # What allocate_slots() comes to for one token of a running request.
-        for step, index, _ in block_steps:
-            num_tokens = run.computed[index] + step + 1
-            self._allocate_new_blocks(run.ids[index], num_tokens, num_tokens)
+        for step, place, _ in block_steps:
+            num_tokens = run.computed[place] + step + 1
+            self._allocate_new_blocks(run.ids[place], num_tokens, num_tokens)
             if self._caches_prefixes:
-                self._manager.coordinator.cache_blocks(run.requests[index], num_tokens)
+                self._manager.coordinator.cache_blocks(run.requests[place], num_tokens)
         num_steps = len(run.ends)
         for request in run.requests:
             request.num_computed_tokens += num_steps
-        # schedule() takes the list of new blocks in each step, which only zeroing workers read.
-        self._manager.take_new_block_ids()
 
     def _pass_steps(self, run: DecodeRun) -> None:
         """Bring the scheduler's own attributes to where the last schedule() would have."""
@@ -387,18 +291,24 @@ class FastForward:
     def _log(self, run: DecodeRun) -> None:
         num_rows = len(run.requests)
         self._engine.clock = run.ends[-1]
-        self._engine.log.add_run(
-            DECODE,
-            run.start,
+        log = self._engine.log
+        log.add_run(
+            StepRun(
+                start=run.start,
+                num_steps=len(run.ends),
+                phase=DECODE,
+                num_tokens=num_rows,
+                num_padded_tokens=run.row_bucket,
+                num_rows=num_rows,
+                row_bucket=run.row_bucket,
+                num_running=num_rows,
+                num_waiting=run.num_waiting,
+                num_preempted=0,
+                token_offset=len(log.token_rows),
+            ),
             run.ends,
-            num_tokens=num_rows,
-            num_padded_tokens=run.row_bucket,
-            num_rows=num_rows,
-            row_bucket=run.row_bucket,
-            num_running=num_rows,
-            num_waiting=run.num_waiting,
-            kv_used=run.kv_used,
-            token_ids=run.ids,
+            run.kv_used,
+            run.ids,
         )
 
     def _end(self, run: DecodeRun) -> None:

@@ -22,19 +22,17 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .run_columns import Floats, Ints, Runs, Tokens, ratio
 from .run_log import NO_TIME, PHASES
-from .trace import DECODE, EMPTY, MIXED, PREFILL
+from .trace import DECODE, EMPTY, PREFILL
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from pandas import DataFrame
     from rich.table import Table
 
     from .run_log import RunLog
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 PERCENTILES = (50, 90, 99)
 
@@ -48,7 +46,7 @@ class Distribution(NamedTuple):
         p99: 99th percentile.
         mean: mean.
         max: largest.
-        count: size of the sample.
+        size: of the sample.
     """
 
     p50: float = 0.0
@@ -56,7 +54,7 @@ class Distribution(NamedTuple):
     p99: float = 0.0
     mean: float = 0.0
     max: float = 0.0
-    count: int = 0
+    size: int = 0
 
     @classmethod
     def of(cls, values: Floats, counts: Ints | None = None) -> Distribution:
@@ -175,8 +173,8 @@ class Metrics:
             log: a simulation's or a replay's, or `RunLog.from_trace`.
             slo: what counts as good.
         """
-        runs = _Runs(log)
-        tokens = _Tokens(log, runs)
+        runs = Runs(log)
+        tokens = Tokens(log, runs)
         arrival = np.array(log.arrival)
         finished = np.array(log.finished)
         done = finished != NO_TIME
@@ -190,8 +188,8 @@ class Metrics:
         per_second = 1 / makespan if makespan else 0.0
         num_requests = len(arrival) + log.num_refused
         kv_use = np.array(log.step_kv_used) / max(log.kv_blocks_total, 1)
-        decode = runs.phase == PHASES.index(DECODE)
-        prefill = runs.phase == PHASES.index(PREFILL)
+        decode = runs.phase == DECODE
+        prefill = runs.phase == PREFILL
         return cls(
             num_requests=num_requests,
             num_finished=int(done.sum()),
@@ -207,14 +205,11 @@ class Metrics:
             e2e=Distribution.of(e2e[done]),
             queue=Distribution.of((scheduled - arrival)[scheduled != NO_TIME]),
             stall=Distribution.of(tokens.stall, tokens.stall_count),
-            stalled_share=_ratio(tokens.stall_count.sum(), tokens.gap_count.sum()),
-            steps={
-                phase: int(runs.steps[runs.phase == code].sum())
-                for code, phase in enumerate(PHASES)
-            },
+            stalled_share=ratio(tokens.stall_count.sum(), tokens.gap_count.sum()),
+            steps={phase: int(runs.steps[runs.phase == phase].sum()) for phase in PHASES},
             padding_share=runs.padding_share(slice(None)),
             prefill_padding_share=runs.padding_share(prefill),
-            batch_fill=_ratio(
+            batch_fill=ratio(
                 (runs.rows * runs.steps)[decode].sum(), (runs.row_bucket * runs.steps)[decode].sum()
             ),
             decode_batch=Distribution.of(runs.rows[decode].astype(float), runs.steps[decode]),
@@ -223,7 +218,7 @@ class Metrics:
             waiting=Distribution.by_time(runs.per_step(runs.waiting), runs.step_seconds),
             num_shapes=runs.num_shapes,
             num_preemptions=int(runs.preempted.sum()),
-            num_empty_steps=int(runs.steps[runs.phase == PHASES.index(EMPTY)].sum()),
+            num_empty_steps=int(runs.steps[runs.phase == EMPTY].sum()),
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -268,7 +263,7 @@ class Metrics:
         for f in fields(self):
             value: Any = getattr(self, f.name)
             if isinstance(value, Distribution):
-                figures |= {f"{f.name}_{n}": v for n, v in value._asdict().items() if n != "count"}
+                figures |= {f"{f.name}_{n}": v for n, v in value._asdict().items() if n != "size"}
             elif isinstance(value, dict):
                 figures |= {f"{phase}_steps": n for phase, n in value.items()}
             else:
@@ -282,155 +277,16 @@ class Metrics:
         return DataFrame([self.as_dict()])
 
 
-def requests_frame(log: RunLog) -> DataFrame:
-    """Return one row for each request that arrived: times in seconds, NaN where none came."""
-    from pandas import DataFrame
-
-    runs = _Runs(log)
-    tokens = _Tokens(log, runs)
-    frame = DataFrame(
-        {
-            "request_id": log.request_ids,
-            "num_prompt_tokens": np.array(log.num_prompt_tokens),
-            "num_output_tokens": tokens.count,
-            "arrival": np.array(log.arrival),
-            "first_scheduled": _known(log.first_scheduled),
-            "first_token": _known(tokens.first),
-            "last_token": _known(tokens.last),
-            "finished": _known(log.finished),
-        }
-    )
-    frame["queue"] = frame["first_scheduled"] - frame["arrival"]
-    frame["ttft"] = frame["first_token"] - frame["arrival"]
-    several = frame["num_output_tokens"].where(frame["num_output_tokens"] > 1) - 1
-    frame["tpot"] = (frame["last_token"] - frame["first_token"]) / several
-    frame["e2e"] = frame["finished"] - frame["arrival"]
-    return frame
-
-
-def steps_frame(log: RunLog) -> DataFrame:
-    """Return one row for each step: its phase, times in seconds, counts."""
-    from pandas import DataFrame
-
-    runs = _Runs(log)
-    return DataFrame(
-        {
-            "phase": np.array(PHASES)[runs.per_step(runs.phase)],
-            "start": runs.step_end - runs.step_seconds,
-            "end": runs.step_end,
-            "tokens": runs.per_step(runs.tokens),
-            "padded_tokens": runs.per_step(runs.padded_tokens),
-            "rows": runs.per_step(runs.rows),
-            "row_bucket": runs.per_step(runs.row_bucket),
-            "running": runs.per_step(runs.running),
-            "waiting": runs.per_step(runs.waiting),
-            "kv_blocks_used": np.array(log.step_kv_used),
-        }
-    )
-
-
-def _known(times: Any) -> Floats:
-    """Return times with NaN for those that did not come."""
-    array = np.array(times, dtype=np.float64)
-    array[array == NO_TIME] = np.nan
-    return array
-
-
-class _Runs:
-    """The log's runs of steps as numpy columns."""
-
-    def __init__(self, log: RunLog) -> None:
-        self.start = np.array(log.run_start)
-        self.steps = np.array(log.run_steps)
-        self.phase = np.array(log.run_phase)
-        self.tokens = np.array(log.run_tokens)
-        self.padded_tokens = np.array(log.run_padded_tokens)
-        self.rows = np.array(log.run_rows)
-        self.row_bucket = np.array(log.run_row_bucket)
-        self.running = np.array(log.run_running)
-        self.waiting = np.array(log.run_waiting)
-        self.preempted = np.array(log.run_preempted)
-        self.step_end = np.array(log.step_end)
-        self.last_step = np.cumsum(self.steps) - 1
-        self.first_step = self.last_step - self.steps + 1
-        self.first_end = self.step_end[self.first_step]
-        self.end = self.step_end[self.last_step]
-        step_start = np.concatenate([[0.0], self.step_end[:-1]])[: len(self.step_end)]
-        step_start[self.first_step] = self.start
-        self.step_seconds = self.step_end - step_start
-
-    def per_step(self, column: Ints) -> Ints:
-        """Return a column of runs as a column of steps."""
-        return np.repeat(column, self.steps)
-
-    def padding_share(self, chosen: Any) -> float:
-        """Return the padding tokens as a share of all in the chosen runs."""
-        tokens = (self.tokens * self.steps)[chosen].sum()
-        padded = (self.padded_tokens * self.steps)[chosen].sum()
-        return _ratio(padded - tokens, padded)
-
-    @property
-    def num_shapes(self) -> int:
-        """Distinct shapes, as StepRecord.shape has them."""
-        codes = {PHASES.index(phase): phase for phase in (PREFILL, DECODE, MIXED)}
-        columns = zip(self.phase, self.padded_tokens, self.rows, self.row_bucket, strict=True)
-        return len(
-            {
-                (phase, bucket) if codes[phase] == DECODE else (phase, padded, rows)
-                for phase, padded, rows, bucket in columns
-                if phase in codes
-            }
-        )
-
-
-class _Tokens:
-    """When each request got its tokens, and the gaps between them."""
-
-    def __init__(self, log: RunLog, runs: _Runs) -> None:
-        request = np.array(log.token_rows, dtype=np.int64)
-        num_rows = np.diff(np.array([*log.token_offsets, len(request)], dtype=np.int64))
-        run = np.repeat(np.arange(len(num_rows)), num_rows)
-        order = np.argsort(request, kind="stable")
-        request, run = request[order], run[order]
-        num_requests = len(log.request_ids)
-        self.count = np.bincount(request, weights=runs.steps[run], minlength=num_requests).astype(
-            np.int64
-        )
-        self.first = np.full(num_requests, NO_TIME)
-        self.last = np.full(num_requests, NO_TIME)
-        # In order of time, so what is written last is the last.
-        self.last[request] = runs.end[run]
-        self.first[request[::-1]] = runs.first_end[run[::-1]]
-        # Gaps inside a run are alike for all of its requests; those between two runs are not.
-        follows = np.flatnonzero(request[1:] == request[:-1])
-        before, after = run[follows], run[follows + 1]
-        inside = np.ones(len(runs.step_end), dtype=bool)
-        inside[runs.first_step] = False
-        self.gap = np.concatenate(
-            [runs.step_seconds[inside], runs.first_end[after] - runs.end[before]]
-        )
-        self.gap_count = np.concatenate(
-            [np.repeat(num_rows, runs.steps)[inside], np.ones(len(follows), dtype=np.int64)]
-        )
-        stall = runs.start[after] - runs.end[before]
-        self.stall = stall[stall > 0]
-        self.stall_count = np.ones(len(self.stall), dtype=np.int64)
-
-
 def _meets(slo: SLO, ttft: Floats, tpot: Floats, e2e: Floats) -> Any:
-    met = np.ones(len(ttft), dtype=bool)
+    met: NDArray[np.bool_] = np.ones(len(ttft), dtype=bool)
     for limit, values in ((slo.ttft, ttft), (slo.tpot, tpot), (slo.e2e, e2e)):
         if limit is not None:
             met &= values <= limit
     return met
 
 
-def _ratio(part: Any, whole: Any) -> float:
-    return float(part / whole) if whole else 0.0
-
-
 def _times(seconds: Distribution) -> str:
-    if not seconds.count:
+    if not seconds.size:
         return "none"
     return (
         f"p50 {_ms(seconds.p50)}, p90 {_ms(seconds.p90)}, p99 {_ms(seconds.p99)}, "

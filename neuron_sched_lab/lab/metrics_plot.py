@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .metrics import requests_frame, steps_frame
+from .run_columns import requests_frame, steps_frame
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -67,7 +67,7 @@ def plot_latency(runs: Mapping[str, RunLog], latency: str = "ttft") -> Plot:
         if len(values):
             times = np.quantile(values, shares)
             figure.add_scatter(x=times, y=shares, name=name, line=_line(place))
-            p50, p99 = np.quantile(values, [0.5, 0.99])
+            p50, p99 = (float(np.quantile(values, share)) for share in (0.5, 0.99))
             words.append(f"{name}: half within {p50:.3g} s, 99 % within {p99:.3g} s")
         else:
             words.append(f"{name}: no request finished")

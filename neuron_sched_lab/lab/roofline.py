@@ -175,8 +175,8 @@ class RooflineCostModel:
         weights = m.num_layers * (m.attention_params + experts * m.expert_params) + m.head_params
         num_bytes = BF16_BYTES * weights + batch_bucket * kv_range * m.kv_bytes_per_token
         used = m.num_layers * (m.attention_params + m.experts_per_token * m.expert_params)
-        flops = 2 * (used + m.head_params) * batch_bucket
-        flops += self._attention_flops(batch_bucket, kv_range)
+        weight_flops = 2 * (used + m.head_params) * batch_bucket
+        flops = weight_flops + self._attention_flops(batch_bucket, kv_range)
         return m.num_layers * LAYER_SECONDS + max(
             num_bytes / (MBU * self._bytes_per_second), flops / (MFU * self._peak_flops)
         )

@@ -1,4 +1,4 @@
-"""RunLog: the times and counts of a run in columns, small enough for millions of steps.
+"""RunLog: the times and counts of a run, small enough for millions of steps.
 
 A simulation and a live replay write the same log, metrics are computed from it and from nothing
 else. Where a Trace tells what happened in each step, the log tells when, and in how many numbers
@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .trace import DECODE, EMPTY, MIXED, PREFILL
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from .trace import StepRecord, Trace
 
 PHASES = (PREFILL, DECODE, MIXED, EMPTY)
-"""A run's phase is stored as its place in this tuple."""
-
-_PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 
 NO_TIME = -1.0
 """Stands for a time that has not come."""
@@ -35,9 +32,39 @@ def _floats() -> array:
     return array("d")
 
 
+class StepRun(NamedTuple):
+    """Steps that follow each other and are alike.
+
+    Attributes:
+        start: start of the first step; the others start where their predecessor ends.
+        num_steps: how many there are.
+        phase: as in StepRecord.
+        num_tokens: actual tokens of each step.
+        num_padded_tokens: tokens of each step's tensors.
+        num_rows: requests in each step.
+        row_bucket: rows of the padded decode batch; equal to `num_rows` where none is padded.
+        num_running: running requests, hidden ones included.
+        num_waiting: waiting requests, held-back ones included.
+        num_preempted: requests that lost their KV blocks, in the first step.
+        token_offset: where in RunLog.token_rows its requests begin.
+    """
+
+    start: float
+    num_steps: int
+    phase: str
+    num_tokens: int
+    num_padded_tokens: int
+    num_rows: int
+    row_bucket: int
+    num_running: int
+    num_waiting: int
+    num_preempted: int
+    token_offset: int
+
+
 @dataclass
 class RunLog:
-    """Columns of a run; times in seconds since its start.
+    """Times and counts of a run; times in seconds since its start.
 
     Attributes:
         request_ids: of every request that arrived, in order of arrival; a request is its index.
@@ -45,18 +72,8 @@ class RunLog:
         first_scheduled: start of the first step that computed any of its tokens, or NO_TIME.
         finished: when it ended, or NO_TIME.
         num_prompt_tokens: its prompt length.
-        run_start: start of the first step of each run of steps.
-        run_steps: how many steps it is.
-        run_phase: index into PHASES.
-        run_tokens: actual tokens of each of its steps.
-        run_padded_tokens: tokens of each step's tensors.
-        run_rows: requests in each step.
-        run_row_bucket: rows of the padded decode batch; equal to `run_rows` where none is padded.
-        run_running: running requests, hidden ones included.
-        run_waiting: waiting requests, held-back ones included.
-        run_preempted: requests that lost their KV blocks.
+        runs: all steps, in runs of steps that are alike.
         token_rows: indices of the requests that got a token in each step of a run, run after run.
-        token_offsets: where a run's indices begin in `token_rows`.
         step_end: end of each step.
         step_kv_used: KV blocks in use in each step.
         kv_blocks_total: usable KV blocks.
@@ -70,18 +87,8 @@ class RunLog:
     first_scheduled: array = field(default_factory=_floats)
     finished: array = field(default_factory=_floats)
     num_prompt_tokens: array = field(default_factory=_ints)
-    run_start: array = field(default_factory=_floats)
-    run_steps: array = field(default_factory=_ints)
-    run_phase: array = field(default_factory=_ints)
-    run_tokens: array = field(default_factory=_ints)
-    run_padded_tokens: array = field(default_factory=_ints)
-    run_rows: array = field(default_factory=_ints)
-    run_row_bucket: array = field(default_factory=_ints)
-    run_running: array = field(default_factory=_ints)
-    run_waiting: array = field(default_factory=_ints)
-    run_preempted: array = field(default_factory=_ints)
+    runs: list[StepRun] = field(default_factory=list)
     token_rows: array = field(default_factory=_ints)
-    token_offsets: array = field(default_factory=_ints)
     step_end: array = field(default_factory=_floats)
     step_kv_used: array = field(default_factory=_ints)
 
@@ -110,47 +117,20 @@ class RunLog:
 
     def add_run(
         self,
-        phase: str,
-        start: float,
+        run: StepRun,
         ends: Sequence[float],
-        *,
-        num_tokens: int,
-        num_padded_tokens: int,
-        num_rows: int,
-        row_bucket: int,
-        num_running: int,
-        num_waiting: int,
         kv_used: Sequence[int],
         token_ids: Iterable[str],
-        num_preempted: int = 0,
     ) -> None:
-        """Add `len(ends)` steps that are alike.
+        """Add steps that are alike.
 
         Args:
-            phase: as in StepRecord.
-            start: start of the first step; the others start where their predecessor ends.
+            run: what they are; its `token_offset` is where `token_rows` ends now.
             ends: end of each step.
-            num_tokens: actual tokens of each step.
-            num_padded_tokens: tokens of each step's tensors.
-            num_rows: requests in each step.
-            row_bucket: rows of the padded decode batch.
-            num_running: running requests.
-            num_waiting: waiting requests.
             kv_used: KV blocks in use in each step.
             token_ids: ids of the requests that got a token in each step.
-            num_preempted: requests that lost their KV blocks, in the first step.
         """
-        self.run_start.append(start)
-        self.run_steps.append(len(ends))
-        self.run_phase.append(_PHASE_CODES[phase])
-        self.run_tokens.append(num_tokens)
-        self.run_padded_tokens.append(num_padded_tokens)
-        self.run_rows.append(num_rows)
-        self.run_row_bucket.append(row_bucket)
-        self.run_running.append(num_running)
-        self.run_waiting.append(num_waiting)
-        self.run_preempted.append(num_preempted)
-        self.token_offsets.append(len(self.token_rows))
+        self.runs.append(run)
         self.token_rows.extend(map(self._index.__getitem__, token_ids))
         self.step_end.extend(ends)
         self.step_kv_used.extend(kv_used)
@@ -165,18 +145,22 @@ class RunLog:
             self.finished[self._index[request_id]] = end
         num_rows = len(record.scheduled)
         self.add_run(
-            record.phase,
-            start,
+            StepRun(
+                start=start,
+                num_steps=1,
+                phase=record.phase,
+                num_tokens=record.num_tokens,
+                num_padded_tokens=record.num_padded_tokens,
+                num_rows=num_rows,
+                row_bucket=record.decode_batch_bucket or num_rows,
+                num_running=len(record.running),
+                num_waiting=record.num_waiting + record.num_held_back,
+                num_preempted=len(record.preempted),
+                token_offset=len(self.token_rows),
+            ),
             (end,),
-            num_tokens=record.num_tokens,
-            num_padded_tokens=record.num_padded_tokens,
-            num_rows=num_rows,
-            row_bucket=record.decode_batch_bucket or num_rows,
-            num_running=len(record.running),
-            num_waiting=record.num_waiting + record.num_held_back,
-            kv_used=(record.kv_blocks_used,),
-            token_ids=[s.request_id for s in record.scheduled if s.new_token_ids],
-            num_preempted=len(record.preempted),
+            (record.kv_blocks_used,),
+            [s.request_id for s in record.scheduled if s.new_token_ids],
         )
 
     @classmethod

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from .trace import Trace
     from .workload import Workload
 
-MAX_KEPT_STEPS = 200_000
-"""Records are kept for workloads of at most so many output tokens, unless asked for."""
+MAX_TOKENS_WITH_RECORDS = 200_000
+"""Output tokens of a workload up to which records are kept, unless asked for: each token is a part
+of one."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def simulate(
         fast_forward: whether decode steps that are alike are advanced in one go; the result is
             the same, see `fast_forward`.
         keep_records: whether to keep a StepRecord of each step; by default for workloads of at
-            most MAX_KEPT_STEPS output tokens.
+            most MAX_TOKENS_WITH_RECORDS output tokens.
         max_steps: stop after so many steps (a fast-forwarded run is not cut in the middle).
         scheduler_config: other fields of vLLM's SchedulerConfig.
 
@@ -116,7 +117,7 @@ def simulate(
     if num_kv_blocks is None:
         num_kv_blocks = max_num_seqs * cdiv(max_model_len, block_size) + NUM_NULL_BLOCKS
     if keep_records is None:
-        keep_records = sum(r.num_output_tokens for r in workload) <= MAX_KEPT_STEPS
+        keep_records = sum(r.num_output_tokens for r in workload) <= MAX_TOKENS_WITH_RECORDS
     if cost_model is None:
         from .roofline import RooflineCostModel
 

@@ -71,19 +71,26 @@ class SimulationRecorder(Recorder):
         transition = getattr(self._scheduler, "last_transition", None)
         later_cause = None if transition is None else transition.cause
         starts = [run.start, *run.ends[:-1]]
+        block_size = self._scheduler.block_size
+        tables = [blocks for _, blocks in first.kv_blocks]
+        held: list[tuple[int, ...]] = [()] * len(tables)
         for i, (start, end) in enumerate(zip(starts, run.ends, strict=True)):
             self._num_steps += 1
+            # A request's blocks are cut anew only where they change; there are many of them.
+            for place, num_computed in enumerate(run.computed):
+                if i == 0 or (num_computed + i) % block_size == 0:
+                    held[place] = tables[place][: (num_computed + i) // block_size + 1]
             self.trace.records.append(
                 replace(
                     first,
                     step=self._num_steps,
                     cause=later_cause if i else run.first_cause,
                     scheduled=tuple(
-                        Scheduled(r.request_id, DECODE, num_computed + i, 1, 1, (FILLER_TOKEN,))
-                        for r, num_computed in zip(run.requests, run.computed, strict=True)
+                        Scheduled(request_id, DECODE, num_computed + i, 1, 1, (FILLER_TOKEN,))
+                        for request_id, num_computed in zip(run.ids, run.computed, strict=True)
                     ),
                     kv_blocks_used=run.kv_used[i],
-                    kv_blocks=self._blocks_in_step(run, i, first.kv_blocks),
+                    kv_blocks=tuple(zip(run.ids, held, strict=True)),
                     model_seconds=end - start,
                 )
             )
@@ -91,16 +98,6 @@ class SimulationRecorder(Recorder):
     def note_finished(self, finished: list[tuple[str, str]]) -> None:
         """Add to the last record whom its step ended, as (id, reason)."""
         self.trace.records[-1] = replace(self.trace.records[-1], finished=tuple(finished))
-
-    def _blocks_in_step(
-        self, run: DecodeRun, step: int, last: tuple[tuple[str, tuple[int, ...]], ...]
-    ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Return the blocks of each request in a step, from those that it has after the last."""
-        block_size = self._scheduler.block_size
-        return tuple(
-            (request_id, blocks[: (num_computed + step) // block_size + 1])
-            for (request_id, blocks), num_computed in zip(last, run.computed, strict=True)
-        )
 
 
 def _first_output(run: DecodeRun) -> SchedulerOutput:

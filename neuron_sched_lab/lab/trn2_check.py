@@ -92,9 +92,7 @@ def run(report_path: str | Path) -> int:
     return int(any(step.verdict == FAILED for step in steps))
 
 
-def _run_step(
-    title: str, skipped: str | None, check: Callable[[], Iterable[CheckResult]]
-) -> Step:
+def _run_step(title: str, skipped: str | None, check: Callable[[], Iterable[CheckResult]]) -> Step:
     step = Step(title, skipped)
     if skipped is None:
         print(f"{title} ...", flush=True)

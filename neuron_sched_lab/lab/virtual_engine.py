@@ -27,7 +27,7 @@ from ..scheduler.padding import get_scheduled_prefills  # noqa: E402
 from .bare_scheduler import make_request  # noqa: E402
 from .fast_forward import FastForward, get_finished  # noqa: E402
 from .recorder import get_trace_config  # noqa: E402
-from .run_log import RunLog  # noqa: E402
+from .run_log import RunLog, StepRun  # noqa: E402
 from .simulation_recorder import SimulationRecorder  # noqa: E402
 from .trace import DECODE, EMPTY, MIXED, PREFILL, RequestInfo, Trace  # noqa: E402
 from .workload import FILLER_TOKEN  # noqa: E402
@@ -174,7 +174,7 @@ class VirtualEngine:
             return
         if self.fast_forward is not None:
             self.fast_forward.note_request(vllm_request)
-            self.fast_forward.note_change()
+            self.fast_forward.steadiness.note_change()
         self.log.add_request(request.request_id, arrival, request.num_prompt_tokens)
         self.trace.requests[request.request_id] = RequestInfo(
             request_id=request.request_id,
@@ -199,22 +199,26 @@ class VirtualEngine:
             self.recorder.step_seconds = end - start
         token_ids, finished = self._answer(output, step.phase)
         self.log.add_run(
-            step.phase,
-            start,
+            StepRun(
+                start=start,
+                num_steps=1,
+                phase=step.phase,
+                num_tokens=output.total_num_scheduled_tokens,
+                num_padded_tokens=step.num_padded_tokens,
+                num_rows=len(output.num_scheduled_tokens),
+                row_bucket=step.row_bucket,
+                num_running=num_running,
+                num_waiting=num_waiting,
+                num_preempted=len(output.preempted_req_ids or ()),
+                token_offset=len(self.log.token_rows),
+            ),
             (end,),
-            num_tokens=output.total_num_scheduled_tokens,
-            num_padded_tokens=step.num_padded_tokens,
-            num_rows=len(output.num_scheduled_tokens),
-            row_bucket=step.row_bucket,
-            num_running=num_running,
-            num_waiting=num_waiting,
-            kv_used=(kv_used,),
-            token_ids=token_ids,
-            num_preempted=len(output.preempted_req_ids or ()),
+            (kv_used,),
+            token_ids,
         )
         self.end_requests(finished)
         if self.fast_forward is not None and not finished:
-            self.fast_forward.note_step(step.phase)
+            self.fast_forward.steadiness.note_step(step.phase)
         self._num_empty_steps = self._num_empty_steps + 1 if step.phase == EMPTY else 0
         self.stalled = self._num_empty_steps >= MAX_EMPTY_STEPS
 
@@ -265,7 +269,7 @@ class VirtualEngine:
             self.log.finished[self.log.index[request_id]] = self.clock
             self._release_followers(request_id, self.clock)
         if request_ids and self.fast_forward is not None:
-            self.fast_forward.note_change()
+            self.fast_forward.steadiness.note_change()
 
     def _release_followers(self, request_id: str, now: float) -> None:
         for index in self._followers.pop(request_id, ()):

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,6 +88,7 @@ def resolve_device(name: str, *, compile_on_cpu: bool = False) -> Device:
     if name == "nki-sim":
         return Device(name, "cpu", get_kernels(name))
     _keep_freed_memory()
+    _load_vllm_kernels()
     if compile_on_cpu:
         return Device(name, "cpu", reference_as_graph_nodes(), backend="inductor")
     return Device(name, "cpu", get_kernels(name))
@@ -107,6 +108,12 @@ def find_neuron() -> str | None:
     except (ImportError, RuntimeError, AttributeError) as error:
         return f"torch_neuronx does not start: {error}"
     return None
+
+
+def _load_vllm_kernels() -> None:
+    """Load the kernels of vLLM's builds for the CPU; the reference of rms_norm uses one."""
+    with suppress(ImportError):
+        importlib.import_module("vllm._custom_ops")
 
 
 def _keep_freed_memory() -> None:
@@ -161,7 +168,11 @@ class GraphRegistry:
         self._shapes: dict[GraphKey, dict[str, tuple[int, ...]]] = {}
 
     def __len__(self) -> int:
-        return len(self._graphs)
+        return len(self.log)
+
+    def release(self) -> None:
+        """Let go of the graphs; the log and the counters stay."""
+        self._graphs.clear()
 
     def warm_up(
         self,

@@ -8,7 +8,7 @@ nothing else carries the refusals.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.sample.logits_processor import LogitsProcessor
@@ -24,36 +24,45 @@ REQUEST_LIMITS = f"{__name__}:RequestLimits"
 itself, which reaches the front end only where that runs in the same process."""
 
 
+_MUST_BE_UNSET = (
+    # section of the configuration, field, the setting's name for a user, what there is instead
+    ("", "lora_config", "enable_lora", "no LoRA adapters"),
+    ("", "speculative_config", "speculative_config", "no speculative decoding"),
+    ("", "kv_transfer_config", "kv_transfer_config", "no KV connector"),
+    ("", "ec_transfer_config", "ec_transfer_config", "no encoder connector"),
+    ("model_config", "is_multimodal_model", "multimodal model", "text only"),
+    ("model_config", "quantization", "quantization", "no quantized weights"),
+    ("model_config", "enable_prompt_embeds", "enable_prompt_embeds", "prompts of tokens only"),
+    ("model_config", "return_sampling_mask", "return_sampling_mask", "no sampling masks"),
+    (
+        "model_config",
+        "enable_return_routed_experts",
+        "enable_return_routed_experts",
+        "no mixture of experts",
+    ),
+    ("model_config", "enable_trace_replay", "enable_trace_replay", "no trace replay"),
+    ("model_config", "enable_sleep_mode", "enable_sleep_mode", "no release of memory"),
+)
+
+
 def check_engine(vllm_config: VllmConfig) -> None:
     """Refuse what the worker does not implement.
 
     Raises:
         ValueError: names the setting, the value found, the rule and the fix.
     """
-    model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    found: list[tuple[str, Any, str]] = [
-        ("enable_lora", vllm_config.lora_config is not None, "no LoRA adapters"),
-        ("speculative_config", vllm_config.speculative_config, "no speculative decoding"),
-        ("runner", "pooling" * (model.runner_type == "pooling"), "no pooling models"),
-        ("model", model.is_multimodal_model and model.architecture, "no multimodal models"),
-        ("tensor_parallel_size", parallel.tensor_parallel_size - 1, "one device"),
-        ("pipeline_parallel_size", parallel.pipeline_parallel_size - 1, "one device"),
-        ("quantization", model.quantization, "no quantized weights"),
-        ("enable_prompt_embeds", model.enable_prompt_embeds, "no prompts as embeddings"),
-        ("return_sampling_mask", model.return_sampling_mask, "no sampling masks"),
-        ("enable_return_routed_experts", model.enable_return_routed_experts, "no experts"),
-        ("enable_trace_replay", model.enable_trace_replay, "no trace replay"),
-        ("enable_sleep_mode", model.enable_sleep_mode, "no release of memory"),
-        ("kv_transfer_config", vllm_config.kv_transfer_config, "no KV connector"),
-        ("ec_transfer_config", vllm_config.ec_transfer_config, "no encoder connector"),
-    ]
-    for setting, value, has in found:
+    model = vllm_config.model_config
+    if model.runner_type == "pooling":
+        raise _not_supported("runner", "pooling", "no pooling models")
+    for section, field, setting, has in _MUST_BE_UNSET:
+        # A version of vLLM that lacks a field cannot ask for it.
+        value = getattr(getattr(vllm_config, section) if section else vllm_config, field, None)
         if value:
-            shown = value + 1 if setting.endswith("parallel_size") else value
-            raise ValueError(
-                f"{setting}: {shown} is not supported by NeuronWorker, which has {has}; leave "
-                f"{setting} at its default, or use vLLM's own worker"
-            )
+            raise _not_supported(setting, True if setting == "enable_lora" else value, has)
+    for setting in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = getattr(vllm_config.parallel_config, setting)
+        if size > 1:
+            raise _not_supported(setting, size, "one device")
     _check_choice("load_format", vllm_config.load_config.load_format, "auto", "safetensors")
     dtype = str(model.dtype).removeprefix("torch.")
     _check_choice("kv_cache_dtype", vllm_config.cache_config.cache_dtype, "auto", dtype)
@@ -62,6 +71,13 @@ def check_engine(vllm_config: VllmConfig) -> None:
             f"model: {model.model!r} is no directory; NeuronWorker reads a checkpoint directory; "
             f"download the checkpoint and give its path"
         )
+
+
+def _not_supported(setting: str, value: object, has: str) -> ValueError:
+    return ValueError(
+        f"{setting}: {value} is not supported by NeuronWorker, which has {has}; leave {setting} "
+        f"at its default, or use vLLM's own worker"
+    )
 
 
 def _check_choice(setting: str, value: str, *choices: str) -> None:

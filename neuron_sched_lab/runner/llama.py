@@ -108,7 +108,7 @@ class _Layer(nn.Module):
         return self.linear(functional.silu(gate) * up, self.down_proj)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+        return self.kernels.rms_norm(x, weight, self.config.rms_norm_eps)
 
 
 class Llama(nn.Module):
@@ -222,8 +222,8 @@ class Llama(nn.Module):
         return functional.embedding(input_ids, self.embed_tokens), _Rotary(cos, sin)
 
     def _head(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = functional.rms_norm(x, self.norm.shape, self.norm, self.config.rms_norm_eps)
-        logits = self.kernels.linear(x, self.lm_head)
+        normed = self.kernels.rms_norm(x, self.norm, self.config.rms_norm_eps)
+        logits = self.kernels.linear(normed, self.lm_head)
         return logits, logits.argmax(-1).to(torch.int32)
 
     @torch.no_grad()

@@ -257,9 +257,9 @@ class NeuronModelRunner:
         )
 
     def release(self) -> None:
-        """Free the caches and graphs; the runner is of no use afterwards."""
+        """Free the caches and graphs; logs and counters stay."""
         self.kv_caches = []
-        self.graphs = GraphRegistry(self.device)
+        self.graphs.release()
 
     def _run_prefill(self, scheduler_output: SchedulerOutput, step: PrefillStep) -> _Executed:
         request = self.requests.states[step.req_id]

@@ -82,6 +82,7 @@ class KVAdmissionScheduler(PaddedScheduler):
         self._kv_claims: KVClaims | None = None
         if self.neuron_config.kv_admission != "worst_case":
             self._kv_claims = KVClaims(self)
+        self._holds_decodes = self.neuron_config.kv_admission == "banker"
         self._sessions: list[Request] = []
 
     def can_schedule(self, request: Request) -> bool:
@@ -127,7 +128,7 @@ class KVAdmissionScheduler(PaddedScheduler):
 
     def _get_ready_decodes(self, decodes: list[Request]) -> list[Request]:
         """Leave out the decodes whose next block the banker must not lend now."""
-        if self.neuron_config.kv_admission != "banker":
+        if not self._holds_decodes:
             return decodes
         state = self.get_kv_state(self._get_sessions_between_inputs())
         held_back = get_held_back(state)

@@ -201,14 +201,15 @@ def _cheapest_cuts(run: Grid, count: int) -> list[tuple[list[int], float]]:
         For each number of runs (the last row of each run, cost).
     """
     n = len(run)
-    best, splits = run[0], [np.zeros(n, dtype=np.int64)]
+    best = run[0]
+    splits: list[NDArray[np.int64]] = []
     cuts = [([n - 1], float(best[-1]))]
-    for num_runs in range(2, min(count, n) + 1):
+    for _ in range(2, min(count, n) + 1):
         table = np.concatenate(([np.inf], best[:-1]))[:, None] + run
         splits.append(table.argmin(axis=0))
         best = table.min(axis=0)
         ladder = [n - 1]
-        for split in splits[num_runs - 1 : 0 : -1]:
+        for split in reversed(splits):
             ladder.append(int(split[ladder[-1]]) - 1)
         cuts.append((ladder[::-1], float(best[-1])))
     return cuts

@@ -125,7 +125,7 @@ class KVClaims:
                 num_blocks -= claim
                 num_free -= claim - held
             elif request in past_prompt:
-                # A decode whose last tokens are in flight seems to want more; it will not run.
+                # A deep pipeline looks past max_tokens; nobody wants more than it may claim.
                 want = min(self._count_wanted(request), claim - held)
                 holders.append(Holder(request.request_id, held, claim, want))
             else:

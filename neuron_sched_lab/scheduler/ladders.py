@@ -126,7 +126,7 @@ def optimal_buckets(
             f"cost: it falls somewhere, and {len(sizes)} sizes are too many to try all pairs (at "
             f"most {MAX_SIZES_UNORDERED}); raise granule"
         )
-    weights = np.zeros(len(sizes), dtype=np.int64)
+    weights: IntArray = np.zeros(len(sizes), dtype=np.int64)
     np.add.at(weights, np.searchsorted(sizes, seen), histogram[seen])
     chosen = _cheapest_cuts(weights, costs, np.isin(sizes, members), count, halving=ascending)
     return sizes[chosen].tolist()
@@ -148,7 +148,7 @@ def _cheapest_cuts(
         halving: the costs ascend, so the rows may be searched by divide and conquer.
     """
     n = len(weights)
-    zero = np.zeros(1, dtype=np.int64)
+    zero: IntArray = np.zeros(1, dtype=np.int64)
     covered = np.concatenate((zero, np.cumsum(weights)))
     num_fixed = np.concatenate((zero, np.cumsum(is_fixed)))
     num_fixed_before = np.concatenate((zero, num_fixed[:-1]))
@@ -158,7 +158,8 @@ def _cheapest_cuts(
     penalty = covered[-1] * costs.max() + 1
     own = covered * cost + penalty * num_fixed_before
 
-    best, totals, splits = own, [own[n]], [np.zeros(n + 1, dtype=np.int64)]
+    best, totals = own, [own[n]]
+    splits: list[IntArray] = []
     search = _search_by_halves if halving else _search_all
     for num_buckets in range(2, min(count, n) + 1):
         split, least = search(best - penalty * num_fixed, covered, cost, num_buckets)
@@ -167,7 +168,7 @@ def _cheapest_cuts(
         splits.append(split)
 
     chosen = [n]
-    for split in reversed(splits[1 : int(np.argmin(totals)) + 1]):
+    for split in reversed(splits[: int(np.argmin(totals))]):
         chosen.append(int(split[chosen[-1]]))
     return [index - 1 for index in reversed(chosen)]
 
@@ -186,7 +187,8 @@ def _search_all(
     Returns:
         (argument, minimum), shape [n + 1] each; rows before `first` are 0.
     """
-    split, least = np.zeros(len(offset), dtype=np.int64), np.zeros_like(offset)
+    split: IntArray = np.zeros(len(offset), dtype=np.int64)
+    least = np.zeros_like(offset)
     for j in range(first, len(offset)):
         values = offset[first - 1 : j] - covered[first - 1 : j] * cost[j]
         index = int(values.argmin())
@@ -203,14 +205,14 @@ def _search_by_halves(
     full, halves the columns that the other rows need; all rows of one level are searched at once.
     """
     n = len(offset) - 1
-    split, least = np.zeros(n + 1, dtype=np.int64), np.zeros_like(offset)
+    split: IntArray = np.zeros(n + 1, dtype=np.int64)
+    least = np.zeros_like(offset)
     split[first - 1] = first - 1
     step = 1 << (n - first + 1).bit_length()
     while step := step // 2:
-        rows = np.arange(first - 1 + step, n + 1, 2 * step)
-        after = rows + step
+        rows: IntArray = np.arange(first - 1 + step, n + 1, 2 * step)
         low = split[rows - step]
-        high = np.where(after <= n, split[np.minimum(after, n)], n - 1)
+        high = np.where(rows + step <= n, split[np.minimum(rows + step, n)], n - 1)
         # Rounding in float costs may shift a tie by one column.
         high = np.maximum(np.minimum(high, rows - 1), low)
         widths = high - low + 1

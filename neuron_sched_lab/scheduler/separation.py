@@ -58,6 +58,7 @@ class SeparatedScheduler(HoldbackScheduler):
     """
 
     progress_guard = True
+    _holds_decodes = False  # a class whose _get_ready_decodes leaves some out says True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,9 +103,9 @@ class SeparatedScheduler(HoldbackScheduler):
             # A new prefill was admitted.
             self.running, self.running_holdback = [], self.running
             self._prefill = self.waiting.peek_request()
-        else:
-            # Decodes only: nothing to hide, unless some of them must wait.
+        elif self._holds_decodes:
             self._show_decodes(self.running)
+        # Else decodes only: nothing to hide.
 
     def _show_decodes(self, decodes: list[Request]) -> bool:
         """Hide all but the decodes that may run now; tell whether there are any."""

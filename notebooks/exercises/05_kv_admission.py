@@ -4,6 +4,7 @@
 from neuron_sched_lab import PaddedScheduler
 from neuron_sched_lab.scheduler import HoldReason
 from neuron_sched_lab.scheduler.admission import get_blocks_per_request
+from neuron_sched_lab.scheduler.admission import get_max_kv_concurrent as max_kv_concurrent
 
 
 class Unguarded(PaddedScheduler):
@@ -35,7 +36,7 @@ class MyAdmissionScheduler(PaddedScheduler):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._max_kv_concurrent = my_max_kv_concurrent(
+        self._max_kv_concurrent = max_kv_concurrent(
             self.kv_cache_config.num_blocks,
             get_blocks_per_request(self.vllm_config, self.kv_cache_config),
         )
@@ -50,7 +51,7 @@ class MyAdmissionScheduler(PaddedScheduler):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._max_kv_concurrent = my_max_kv_concurrent(
+        self._max_kv_concurrent = max_kv_concurrent(
             self.kv_cache_config.num_blocks,
             get_blocks_per_request(self.vllm_config, self.kv_cache_config),
         )

@@ -1,5 +1,7 @@
 """The torch references against dense attention, and that padding and unused slots are inert."""
 
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from neuron_sched_lab.kernels.dispatch import (
     reference_as_graph_nodes,
 )
 from neuron_sched_lab.kernels.reference.memo import remember_last
+from neuron_sched_lab.kernels.reference.paged_decode_attention import group_rows
 from tests.kernels.dense import PagedContext, dense_attention
 
 SHAPES = [(4, 2, 32), (4, 4, 32), (4, 1, 64), (8, 2, 16)]  # heads, kv_heads, head_dim
@@ -130,6 +133,33 @@ def test_padding_rows_of_a_batch_and_unused_slots_change_no_bit():
     torch.testing.assert_close(poisoned[3], v[3].repeat_interleave(2, dim=0))
 
 
+@pytest.mark.parametrize(
+    ("num_columns", "min_gain", "expected"),
+    [
+        ([5], 4, [[0]]),
+        ([3, 3, 3], 4, [[0, 1, 2]]),
+        ([1, 60, 1, 1], 32, [[1], [0, 2, 3]]),
+        ([1, 60, 1, 1], 1000, [[0, 1, 2, 3]]),
+        ([30, 60, 31, 1], 30, [[1], [0, 2], [3]]),
+        ([30, 60, 31, 1], 31, [[1], [0, 2, 3]]),
+        ([2, 1], 4, [[0, 1]]),
+    ],
+)
+def test_rows_are_grouped_where_it_saves_enough(num_columns, min_gain, expected):
+    assert group_rows(num_columns, min_gain) == expected
+
+
+def test_groups_change_nothing(monkeypatch):
+    lengths = (250, 3, 100, 0, 90)
+    context = PagedContext(lengths, kv_heads=2, head_dim=32, block_size=16, num_blocks=80)
+    q, k, v = (context.draw(5, n, 32) for n in (4, 2, 2))
+    together = run_decode(context, q, k, v, lengths)
+    monkeypatch.setattr(sys.modules[group_rows.__module__], "MIN_GAIN_BYTES", 1)
+    run_decode(context, q, k, v, (250, 3, 100, 0, 89))  # the last plan is remembered
+    apart = run_decode(context, q, k, v, lengths)
+    torch.testing.assert_close(apart, together, rtol=1e-5, atol=1e-6)
+
+
 def test_a_row_without_any_block_is_harmless():
     context = PagedContext([20], kv_heads=2, head_dim=32, block_size=16, num_blocks=40)
     q, k, v = (context.draw(2, n, 32) for n in (4, 2, 2))
@@ -181,6 +211,25 @@ def test_linear(rows):
     x, weight = torch.randn(rows, 96), torch.randn(40, 96)
     expected = (x.double() @ weight.double().T).float()
     torch.testing.assert_close(REFERENCE.linear(x, weight), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 256])
+def test_rms_norm(rows, monkeypatch):
+    """With vLLM's kernel, where this machine has it, and without."""
+    from contextlib import suppress
+
+    from neuron_sched_lab.kernels.reference import rms_norm as module
+
+    with suppress(ImportError):
+        import vllm._custom_ops  # noqa: F401
+    rms_norm = sys.modules[module.__module__]
+    rms_norm._has_fused_kernel.cache_clear()
+    x, weight = torch.randn(rows, 96) * 3, torch.randn(96)
+    scale = (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    expected = (x.double() * scale * weight.double()).float()
+    torch.testing.assert_close(REFERENCE.rms_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(rms_norm, "_has_fused_kernel", lambda: False)
+    torch.testing.assert_close(REFERENCE.rms_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_caches():

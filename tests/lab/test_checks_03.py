@@ -50,13 +50,19 @@ def test_the_solution_is_right(check, exercise):
     assert check(exercise).solved
 
 
+HIDES_DECODES = """\
+            self.hidden_reqs = [r for r in self.running if not self._is_prefill_request(r)]
+            self.running = [r for r in self.running if self._is_prefill_request(r)]
+"""
+HIDES_PREFILLS = """\
+            self.hidden_reqs = [r for r in self.running if self._is_prefill_request(r)]
+            self.running = [r for r in self.running if not self._is_prefill_request(r)]
+"""
 WRONG = {
     "hides prefills instead of decodes": (
         "separation",
-        "= [r for r in self.running if not self._is_prefill_request(r)]\n"
-        "            self.running = [r for r in self.running if self._is_prefill_request(r)]",
-        "= [r for r in self.running if self._is_prefill_request(r)]\n"
-        "            self.running = [r for r in self.running if not self._is_prefill_request(r)]",
+        HIDES_DECODES,
+        HIDES_PREFILLS,
         "prefill first",
     ),
     "restores the newest first": (

@@ -15,8 +15,9 @@ from neuron_sched_lab import (
 )
 from neuron_sched_lab.lab import workload_generators as generators
 from neuron_sched_lab.lab.cost_model import FunctionCostModel
-from neuron_sched_lab.lab.metrics import requests_frame, steps_frame
+from neuron_sched_lab.lab.run_columns import requests_frame, steps_frame
 from neuron_sched_lab.lab.simulation import simulate
+from neuron_sched_lab.lab.workload import Workload, WorkloadRequest
 from neuron_sched_lab.scheduler import compat
 from neuron_sched_lab.scheduler.holdback import HoldReason
 from neuron_sched_lab.scheduler.kv_policies import KV_ADMISSION_POLICIES
@@ -35,6 +36,7 @@ CLASSES = [
     NeuronScheduler,
 ]
 PROMPT, OUTPUT = (40, 0.9), (20, 0.8)
+SMALL = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "max_model_len": 256}
 
 
 def random_workload(draw):
@@ -149,7 +151,7 @@ def test_random_runs_to_the_end(cls, seed):
 
 
 @pytest.mark.parametrize("cls", [Scheduler, NeuronScheduler])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(25))
 def test_random_runs_to_a_step_in_the_middle(cls, seed):
     """At the end all queues are empty; here they are not."""
     draw = random.Random(f"{seed} {cls.__name__} middle")
@@ -159,6 +161,18 @@ def test_random_runs_to_a_step_in_the_middle(cls, seed):
     num_steps = forwarded.log.num_steps
     stepped = simulate(workload, cls, COST, fast_forward=False, max_steps=num_steps, **settings)
     assert_same(stepped, forwarded)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("max_steps", [3, 10, 20])
+def test_an_arrival_while_all_seats_are_taken(cls, max_steps):
+    requests = (WorkloadRequest("a", 0.0, 20, 50), WorkloadRequest("b", 0.03, 20, 50))
+    workload, settings = Workload("w", requests), {**SMALL, "max_num_seqs": 1}
+    forwarded = simulate(workload, cls, COST, max_steps=max_steps, **settings)
+    num_steps = forwarded.log.num_steps
+    stepped = simulate(workload, cls, COST, fast_forward=False, max_steps=num_steps, **settings)
+    assert_same(stepped, forwarded)
+    assert forwarded.num_scheduled_steps == 1
 
 
 def test_most_decode_steps_are_not_scheduled():
@@ -234,7 +248,6 @@ class Meddling(NeuronScheduler):
 
 
 WAITING = generators.poisson(20, 30, prompt=(40, 0.5), output=(20, 0.5))
-SMALL = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "max_model_len": 256}
 
 
 @pytest.mark.parametrize("cls", [Picky, Promising, Meddling])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from neuron_sched_lab.lab.cost_model import FunctionCostModel
-from neuron_sched_lab.lab.metrics import SLO, Distribution, Metrics, requests_frame, steps_frame
+from neuron_sched_lab.lab.metrics import SLO, Distribution, Metrics
 from neuron_sched_lab.lab.metrics_plot import plot_latency, plot_load
+from neuron_sched_lab.lab.run_columns import requests_frame, steps_frame
 from neuron_sched_lab.lab.run_log import RunLog
 from neuron_sched_lab.lab.simulation import simulate
 from neuron_sched_lab.lab.trace import Trace

@@ -60,7 +60,7 @@ def test_every_request_gets_its_tokens_and_is_measured(lab, cpu_time):
 def test_real_time_waits_for_arrivals(lab):
     requests = (WorkloadRequest("a", 0.0, 10, 1), WorkloadRequest("b", 0.3, 10, 1))
     log = replay(lab, Workload("w", requests)).log
-    assert log.run_start[-1] == pytest.approx(0.3)
+    assert log.runs[-1].start == pytest.approx(0.3)
     assert log.step_end[-1] > 0.3
 
 
@@ -114,7 +114,7 @@ def test_two_labs_in_turn_have_clocks_of_their_own(lab):
         first, second = replay_in_turn([(lab, all_at_once(2)), (other, all_at_once(6))])
     assert (first.metrics().num_finished, second.metrics().num_finished) == (2, 6)
     for live in (first, second):
-        starts, ends = list(live.log.run_start), list(live.log.step_end)
+        starts, ends = [run.start for run in live.log.runs], list(live.log.step_end)
         assert starts[1:] == ends[:-1]  # no pause, though the other ran in between
 
 
@@ -128,8 +128,7 @@ def test_a_simulation_calibrated_on_a_run_takes_the_steps_of_the_run(lab):
     known += [("decode", size) for size in cost_model.decode]
     assert set(known) == {r.shape for r in live.trace}
     # The table's means are those of the run, its first step of each graph left out.
-    ends, starts = live.log.step_end, live.log.run_start
-    seconds = [end - start for start, end in zip(starts, ends, strict=True)]
+    seconds = [end - run.start for run, end in zip(live.log.runs, live.log.step_end, strict=True)]
     assert 0 < simulated.metrics().makespan <= len(seconds) * max(seconds)
 
 

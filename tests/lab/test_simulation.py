@@ -31,7 +31,7 @@ def test_the_clock_is_the_sum_of_the_steps_and_the_pauses():
     result = simulate(workload(("a", 1.0, 100, 3), ("b", 9.0, 200, 1)), **SMALL)
     log = result.log
     # a: a prefill padded to 128 tokens and two decodes; then nothing until b, in two chunks.
-    assert list(log.run_start) == pytest.approx([1.0, 1.128, 9.0, 9.128])
+    assert [run.start for run in log.runs] == pytest.approx([1.0, 1.128, 9.0, 9.128])
     assert list(log.step_end) == pytest.approx([1.128, 1.138, 1.148, 9.128, 9.256128])
     assert list(log.finished) == pytest.approx([1.148, 9.256128])
     assert [r.num_padded_tokens for r in result.trace] == [128, 1, 1, 128, 128]

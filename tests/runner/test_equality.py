@@ -48,9 +48,9 @@ def test_one_seat_and_small_segments(prompts, expected):
 def test_random_checkpoints(checkpoint, request):
     path = request.getfixturevalue(checkpoint)
     assert len(list(path.glob("*.safetensors"))) > 1
-    prompts = make_prompts(24, vocab=160)
+    prompts = make_prompts(16, vocab=160)
     expected = run_transformers(path, prompts)
-    assert len({tuple(tokens) for tokens in expected}) > 15  # the answers tell prompts apart
+    assert len({tuple(tokens) for tokens in expected}) > 10  # the answers tell prompts apart
     assert run_lab(prompts, Scheduler, path, worker="vllm") == expected
     assert run_lab(prompts, NeuronScheduler, path) == expected
     assert run_lab(prompts, NeuronAsyncScheduler, path, enable_prefix_caching=False) == expected

@@ -74,9 +74,10 @@ def test_without_a_seed_samples_differ():
         assert len(set(lab.trace.tokens().values())) == 4
 
 
-def test_structured_outputs_follow_their_grammar():
+@pytest.mark.parametrize("scheduler", [NeuronScheduler, NeuronAsyncScheduler])
+def test_structured_outputs_follow_their_grammar(scheduler):
     pytest.importorskip("xgrammar")
-    with Lab(NeuronScheduler) as lab:
+    with Lab(scheduler) as lab:
         plain = lab.add("1997 1998 ", max_tokens=9)
         shaped = lab.add(
             "1997 1998 ",

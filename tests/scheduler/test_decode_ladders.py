@@ -64,6 +64,14 @@ def test_against_all_pairs(name):
     assert optimal >= 55
 
 
+def test_a_second_turn_pays():
+    """Fitted once each, batches to contexts and contexts to batches, the pair costs 85."""
+    result = optimize_decode_ladders(
+        [7, 4, 1, 5, 4], [1, 5, 2, 5, 1], 4, max_num_seqs=7, max_model_len=5, granule=1
+    )
+    assert result.cost == 84
+
+
 def test_enough_graphs_fit_every_step():
     result = optimize_decode_ladders(
         [1, 2, 2], [100, 128, 200], 6, max_num_seqs=4, max_model_len=300

@@ -46,6 +46,8 @@ def test_linear(settings, ladder):
         ((1, 64, 8), 64, 50, [1, 2, 4, 8, 16, 32, 64]),
         ((1, 64, 8), 16, 50, [1, 2, 4, 8, 16, 32, 48, 64]),
         ((16, 128, 16), 32, 25, [16, 32, 48, 64, 80, 96, 128]),
+        # 48 is kept as a multiple of the padding limit; the limits alone would allow 64 next.
+        ((16, 256, 16), 48, 50, [16, 32, 48, 96, 144, 192, 240, 256]),
     ],
 )
 def test_padding_aware(settings, max_padding, percent, ladder):

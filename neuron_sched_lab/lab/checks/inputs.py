@@ -190,8 +190,7 @@ def _prefill_rules() -> list[ValueRule]:
             "positions",
             "the chunk goes on where the cache ends, at num_computed_tokens",
             lambda tokens, _, before, *rest: (
-                list(rest[-1].positions[: len(tokens)])
-                == list(range(before, before + len(tokens)))
+                list(rest[-1].positions[: len(tokens)]) == list(range(before, before + len(tokens)))
             ),
         ),
         ValueRule(
