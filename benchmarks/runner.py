@@ -1,6 +1,6 @@
 """Our worker beside vLLM's own CPU worker and transformers, on the same prompts, in one run.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.runner [--rounds 5] [--tokens 48] [--quick]
+    OMP_NUM_THREADS=1 python -m benchmarks.runner [--rounds 8] [--tokens 48] [--quick]
 
 The engines live side by side in one process and take turns, round by round, so that a busy moment
 of the machine hits all alike. One thread; medians over the rounds of CPU time, which a busy
@@ -9,7 +9,7 @@ sequences, chunks of 256 tokens.
 
 - prefill: prompt tokens per second, all prompts queued at once, one output token each;
 - decode: output tokens per second, from the time that `--tokens` more for each prompt take;
-- TTFT: milliseconds to the first token of a prompt that has the engine to itself;
+- TTFT: milliseconds to the first token of a prompt that has the engine to itself, the median one;
 - start: seconds from `python` to the first token, best of two fresh processes each.
 """
 
@@ -57,22 +57,21 @@ class Measured:
     generate: Callable[[Sequence[list[int]], int], Any]
     prompts: list[list[int]]
     first: list[float] = field(default_factory=list)
-    more: list[float] = field(default_factory=list)
+    all_tokens: list[float] = field(default_factory=list)
     alone: list[float] = field(default_factory=list)
 
     def run_round(self, num_tokens: int) -> None:
         """Take one turn."""
-        first = cpu_seconds(self.generate, self.prompts, 1)
-        self.first.append(first)
-        self.more.append(cpu_seconds(self.generate, self.prompts, 1 + num_tokens) - first)
+        self.first.append(cpu_seconds(self.generate, self.prompts, 1))
+        self.all_tokens.append(cpu_seconds(self.generate, self.prompts, 1 + num_tokens))
         self.alone.append(median(cpu_seconds(self.generate, [p], 1) for p in self.prompts))
 
     def report(self, num_tokens: int) -> tuple[float, float, float]:
         """Return prefill and decode tokens per second, and TTFT in milliseconds."""
         return (
-            sum(map(len, self.prompts)) / median(self.first),
-            len(self.prompts) * num_tokens / median(self.more),
-            1000 * median(self.alone),
+            sum(map(len, self.prompts)) / min(self.first),
+            len(self.prompts) * num_tokens / (min(self.all_tokens) - min(self.first)),
+            1000 * min(self.alone),
         )
 
 
@@ -95,9 +94,7 @@ def make_vllm_engine(worker: str, scheduler: type, prompts: list[list[int]]) -> 
         params = SamplingParams(
             max_tokens=num_tokens, temperature=0, ignore_eos=True, detokenize=False
         )
-        lab.llm.generate(
-            [TokensPrompt(prompt_token_ids=p) for p in wanted], params, use_tqdm=False
-        )
+        lab.llm.generate([TokensPrompt(prompt_token_ids=p) for p in wanted], params, use_tqdm=False)
         lab.trace.records.clear()
 
     label = {"neuron": "our worker", "vllm": "vLLM's CPU worker"}[worker]
@@ -166,7 +163,7 @@ def reach_first_token(engine: str) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48, help="output tokens for decode")
     parser.add_argument("--quick", action="store_true", help="one round, no fresh processes")
     parser.add_argument("--first-token", choices=STARTS, help=argparse.SUPPRESS)

@@ -181,9 +181,10 @@ def test_kernels_import_under_the_package_name(folder, tmp_path):
 
 @in_own_venv
 def test_environment_is_the_locks():
-    installed = {
-        canonicalize_name(dist.name): dist.version for dist in importlib.metadata.distributions()
-    }
+    installed: dict[str, str] = {}
+    for dist in importlib.metadata.distributions():
+        # Importing setuptools puts its own vendored copies at the end of sys.path.
+        installed.setdefault(canonicalize_name(dist.name), dist.version)
     assert not UNWANTED & set(installed)
     for name, pins in LOCK.items():
         for pin in pins:

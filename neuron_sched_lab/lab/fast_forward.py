@@ -80,7 +80,7 @@ class FastForward:
 
     def __init__(self, engine: VirtualEngine) -> None:
         scheduler = engine.scheduler
-        self.steadiness = Steadiness(engine)
+        self.steadiness = Steadiness(scheduler)
         self.why_not = self.steadiness.why_not
         self._engine = engine
         self._scheduler = scheduler
@@ -88,6 +88,8 @@ class FastForward:
         only_group = self._manager.coordinator.single_type_managers[0]
         self._allocate_new_blocks = only_group.allocate_new_blocks
         self._longest: dict[str, int] = {}
+        # Made once: update_from_output() only reads it, and it has many fields.
+        self._output_of_last_step = SchedulerOutput.make_empty()
         self._caches_prefixes = scheduler.cache_config.enable_prefix_caching
         # Asked in every run, and slow for classes with an abstract base.
         self._holds_back = isinstance(scheduler, HoldbackScheduler)
@@ -109,12 +111,13 @@ class FastForward:
         """Advance as many decode steps as are alike; return False if the next one is not."""
         scheduler = self._scheduler
         running = scheduler.running
+        num_waiting = self._engine.num_waiting
         if (
             self.why_not is not None
             or not running
             or len(running) > scheduler.max_num_scheduled_tokens
             or any(map(_IS_PREFILL_CHUNK, running))
-            or self.steadiness.may_admit()
+            or self.steadiness.may_admit(num_waiting)
         ):
             return False
         ids = list(map(_REQUEST_ID, running))
@@ -128,7 +131,17 @@ class FastForward:
         del ends[num_steps:]
         block_steps = [b for b in block_steps if b.step < num_steps]
         ending = [r for r, steps in zip(running, left, strict=True) if steps == num_steps]
-        run = self._make_run(ids, computed, ends, block_steps, ending)
+        run = DecodeRun(
+            requests=list(running),
+            ids=ids,
+            computed=computed,
+            start=self._engine.clock,
+            ends=ends,
+            kv_used=self._kv_used(block_steps, num_steps),
+            row_bucket=self._engine.decode_bucket(len(ids)),
+            num_waiting=num_waiting,
+            ending=ending,
+        )
         self._append_tokens(run)
         self._allocate(run, block_steps)
         self._pass_steps(run)
@@ -149,10 +162,11 @@ class FastForward:
         """Return the ends of the steps up to the first at which somebody arrives."""
         engine = self._engine
         bucket, next_arrival = engine.decode_bucket(num_rows), engine.next_arrival
+        decode_seconds = engine.decode_seconds
         ends = []
         now = engine.clock
         for step_context in range(context, context + most_steps):
-            now += engine.decode_seconds(bucket, step_context)
+            now += decode_seconds(bucket, step_context)
             ends.append(now)
             if now >= next_arrival:
                 break
@@ -215,29 +229,13 @@ class FastForward:
 
     # Carry it out
 
-    def _make_run(
-        self,
-        ids: list[str],
-        computed: list[int],
-        ends: list[float],
-        block_steps: Sequence[_BlockStep],
-        ending: list[Request],
-    ) -> DecodeRun:
-        new_blocks = [0] * len(ends)
+    def _kv_used(self, block_steps: Sequence[_BlockStep], num_steps: int) -> list[int]:
+        """Return the KV blocks in use in each step."""
+        new_blocks = [0] * num_steps
+        new_blocks[0] = self._engine.kv_blocks_used
         for block_step in block_steps:
             new_blocks[block_step.step] += block_step.num_new_blocks
-        new_blocks[0] += self._engine.kv_blocks_used
-        return DecodeRun(
-            requests=list(self._scheduler.running),
-            ids=ids,
-            computed=computed,
-            start=self._engine.clock,
-            ends=ends,
-            kv_used=list(accumulate(new_blocks)),
-            row_bucket=self._engine.decode_bucket(len(computed)),
-            num_waiting=self._engine.num_waiting,
-            ending=ending,
-        )
+        return list(accumulate(new_blocks))
 
     def _append_tokens(self, run: DecodeRun) -> None:
         """Give each request its tokens; the one that ends it is left to update_from_output()."""
@@ -318,7 +316,7 @@ class FastForward:
         ids = [request.request_id for request in run.ending]
         for request in run.ending:
             request.num_in_flight_tokens += 1  # as schedule() notes it
-        output = SchedulerOutput.make_empty()
+        output = self._output_of_last_step
         output.num_scheduled_tokens = dict.fromkeys(ids, 1)
         output.total_num_scheduled_tokens = len(ids)
         index = {request_id: i for i, request_id in enumerate(ids)}

@@ -12,8 +12,6 @@ taken at its word.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .environment import prepare_environment
 
 prepare_environment()
@@ -25,9 +23,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
 from ..scheduler import compat  # noqa: E402
 from ..scheduler.holdback import HoldbackScheduler, HoldReason  # noqa: E402
 from .trace import DECODE  # noqa: E402
-
-if TYPE_CHECKING:
-    from .virtual_engine import VirtualEngine
 
 STEADY_REASONS = {HoldReason.AT_CAPACITY, HoldReason.KV_SATURATED}
 """Why a request may be held back in every step until a running one ends."""
@@ -72,16 +67,14 @@ def _promises_steadiness(scheduler: Scheduler) -> bool:
 
 
 class Steadiness:
-    """Watches the scheduler of a VirtualEngine.
+    """Watches a scheduler.
 
     Attributes:
         why_not: why its decode steps cannot be advanced at all, or None.
     """
 
-    def __init__(self, engine: VirtualEngine) -> None:
-        scheduler = engine.scheduler
+    def __init__(self, scheduler: Scheduler) -> None:
         self.why_not = why_not(scheduler)
-        self._engine = engine
         self._scheduler = scheduler
         self._holds_back = isinstance(scheduler, HoldbackScheduler)
         has_own_can_schedule = "can_schedule" in get_overrides(type(scheduler))
@@ -100,10 +93,10 @@ class Steadiness:
         """Take note that somebody arrived or ended: who waits may fit now."""
         self._nobody_fits = False
 
-    def may_admit(self) -> bool:
+    def may_admit(self, num_waiting: int) -> bool:
         """Return True if the next step might admit somebody, or decide anything else anew."""
         scheduler = self._scheduler
-        if not self._engine.num_waiting:
+        if not num_waiting:
             if self._holds_back:
                 scheduler.hold_reason = scheduler.held_back = None
             return False

@@ -29,16 +29,7 @@ def my_pad_prefill(
     token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size
 ):
     """Return the inputs of one chunk of one prompt, padded to num_padded_tokens."""
-    num_tokens = len(token_ids)
-    raise NotImplementedError  # positions and slots of the real tokens
-    return PrefillInputs(
-        input_ids=fill_up(token_ids, num_padded_tokens, 0),
-        positions=...,
-        slot_mapping=...,
-        block_table=to_kernel_block_table(block_table),
-        prior_tokens=fill_up([...], 1, 0),  # how many tokens are in the cache already?
-        num_tokens=fill_up([...], 1, 0),  # how many of the tensor's tokens are real?
-    )
+    raise NotImplementedError  # positions and slots of the real tokens, then all filled up
 # %% solution
 def my_pad_prefill(
     token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size
@@ -61,14 +52,6 @@ def my_pad_prefill(
 def my_pad_decode(token_ids, positions, block_tables, *, num_padded_seqs, block_size):
     """Return the inputs of one decode step, padded to num_padded_seqs rows."""
     raise NotImplementedError  # slots: row i has its own block table, block_tables[i]
-    tables = to_kernel_block_table(block_tables)
-    return DecodeInputs(
-        input_ids=fill_up(token_ids, num_padded_seqs, 0),
-        positions=...,
-        slot_mapping=...,
-        block_tables=fill_up(tables, num_padded_seqs, tables[0]),
-        context_lens=...,
-    )
 # %% solution
 def my_pad_decode(token_ids, positions, block_tables, *, num_padded_seqs, block_size):
     """Return the inputs of one decode step, padded to num_padded_seqs rows."""

@@ -10,10 +10,7 @@ from neuron_sched_lab.lab.checks.attention import new_state
 # %% skeleton
 def my_merge(state, scores, values):
     """Return the state after one more piece: scores [rows, n] of its keys, values [n, d]."""
-    largest, total, out = state
-    new_largest = ...  # the largest score so far, of each row
     raise NotImplementedError  # rescale what was summed so far, then add the piece
-    return new_largest, total, out
 # %% solution
 def my_merge(state, scores, values):
     """Return the state after one more piece: scores [rows, n] of its keys, values [n, d]."""
@@ -32,10 +29,7 @@ def my_attention(q, k, v, mask, segment, merge):
 
     q: [rows, d], scaled already; k, v: [n, d]; mask: [rows, n]; merge: as my_merge.
     """
-    state = new_state(len(q), v.shape[1])
     raise NotImplementedError  # for each segment: its scores, then merge
-    _, total, out = state
-    return ...
 # %% solution
 def my_attention(q, k, v, mask, segment, merge):
     """Return softmax(q k^T + mask) v, with scores of at most `segment` keys at a time.
