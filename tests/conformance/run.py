@@ -4,8 +4,8 @@
     python -m tests.conformance.run --scheduler mypkg.MyScheduler --async mypkg.MyAsyncScheduler
 
 The tests are those of the installed version of vLLM, from its source distribution, which is
-downloaded once. A test that fails though it is not listed in differs.txt, and one that passes though
-it is, are errors. Exit code: 0 as expected, 1 not, 2 the tests could not be run.
+downloaded once. A test that fails though it is not listed in differs.txt, and one that passes
+though it is, are errors. Exit code: 0 as expected, 1 not, 2 the tests could not be run.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def run_tests(
         )
         tests_ran, some_failed = 0, 1
         if done.returncode not in {tests_ran, some_failed} or not outcomes.exists():
-            tail = "\n".join(f"    {line}" for line in (done.stdout + done.stderr).splitlines()[-15:])
+            last = (done.stdout + done.stderr).splitlines()[-15:]
+            tail = "\n".join(f"    {line}" for line in last)
             raise NotAvailableError(f"pytest ended with code {done.returncode}:\n{tail}")
         return json.loads(outcomes.read_text(encoding="utf-8"))
 

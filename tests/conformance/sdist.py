@@ -18,9 +18,9 @@ SHA256 = {
     "0.32.0": "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad",
 }
 
-# What vLLM's setup.py imports besides torch. pip runs it to make the metadata of a source distribution,
-# wanted or not. Named one by one and installed without dependencies, into a folder of their own: they
-# would bring another setuptools along.
+# What vLLM's setup.py imports besides torch. pip runs it to make the metadata of a source
+# distribution, wanted or not. Named one by one and installed without dependencies, into a folder of
+# their own: they would bring another setuptools along.
 BUILD_TOOLS = (
     "setuptools-scm==10.3.4",
     "vcs-versioning==2.6.0",

@@ -183,6 +183,18 @@ def test_most_decode_steps_are_not_scheduled():
         assert result.num_scheduled_steps < result.log.num_steps / 5, cls
 
 
+def test_a_token_budget_below_the_number_of_decodes_gives_the_same():
+    workload = generators.poisson(50, 12, prompt=10, output=20)
+    stepped, forwarded = (
+        simulate(
+            workload, NeuronScheduler, COST, fast_forward=on, max_num_scheduled_tokens=3, **SMALL
+        )
+        for on in (False, True)
+    )
+    assert max(len(r.running) for r in stepped.trace) == 4
+    assert_same(stepped, forwarded)
+
+
 def test_runs_with_preemptions_are_the_same_too():
     settings = {
         "max_num_seqs": 8,

@@ -2,9 +2,9 @@
 
     python -m tests.scheduler.mutants [NAME ...]
 
-Each mutant is a change to the text of neuron_sched_lab/scheduler, made in a copy. The tests named with
-it must fail on the copy; without any mutant all of them must pass. vLLM is imported once, each mutant
-runs in a fork of that process. Exit code 1 if a mutant survives, or does not apply any more.
+Each mutant is a change to the text of neuron_sched_lab/scheduler, made in a copy. The tests named
+with it must fail on the copy; without any mutant all of them must pass. vLLM is imported once, each
+mutant runs in a fork of that process. Exit code 1 if a mutant survives, or does not apply any more.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Lives of schedulers, one after the other: settings and events are drawn from the seed, every step is
 checked (world.py). The table shows how often each event met each state, and in how many different
-fillings of the queues. Exit code 1 if an event was never seen: the run then proves less than it says.
+fillings of the queues. Exit code 1 if an event was never seen: the run proves less than it says.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def print_coverage(coverage: Counter[tuple[str, str, str]]) -> None:
         print(f"{event:<30}" + "".join(f"{n:>16,}" for n in counts) + f"{fillings:>8}")
     queues = {q for _, q, _ in coverage}
     print(
-        f"{len(queues)} fillings of the queues, {len({(s, q) for s, q, _ in coverage})} with state, "
+        f"{len(queues)} fillings of the queues, {len({(s, q) for s, q, _ in coverage})} with state, "  # noqa: E501
         f"{len(coverage):,} different (state, queues, event)"
     )
 

@@ -1,7 +1,7 @@
-"""A prefill that vLLM would not start is not tried in every other step: each try costs the decodes one.
+"""A prefill that vLLM would not start is not tried in every other step: a try costs decodes one.
 
-It is tried again when blocks were freed, when a request has left, or after a number of decode steps,
-for what refused it may be something that the scheduler cannot see.
+It is tried again when blocks were freed, when a request has left, or after a number of decode
+steps, for what refused it may be something that the scheduler cannot see.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tests.scheduler.holes import drive
 
 
 def refused_beside_a_decode(cls):
-    """A decodes; B was just refused, and will be for as long as the stand-in refuses all prefills."""
+    """A decodes; B was just refused, and will be while the stand-in refuses all prefills."""
     driver = drive(cls)
     driver.watchers.clear()
     driver.add("A", 20, max_tokens=100)

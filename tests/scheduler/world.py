@@ -1,4 +1,4 @@
-"""One scheduler and everything that can happen to it: what test_stateful.py and nightly.py play with.
+"""One scheduler and all that can happen to it: what test_stateful.py and nightly.py play with.
 
 Every choice is made by a `pick` function that is given the options. Hypothesis picks so that it can
 shrink a failure, the nightly run picks at random; the moves, the checks and the bookkeeping of what
