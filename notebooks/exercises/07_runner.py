@@ -25,15 +25,11 @@ def my_get_slots(block_table, positions, block_size):
 
 # %% exercise: prefill
 # %% skeleton
-def my_pad_prefill(
-    token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size
-):
+def my_pad_prefill(token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size):
     """Return the inputs of one chunk of one prompt, padded to num_padded_tokens."""
     raise NotImplementedError  # positions and slots of the real tokens, then all filled up
 # %% solution
-def my_pad_prefill(
-    token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size
-):
+def my_pad_prefill(token_ids, block_table, *, num_computed_tokens, num_padded_tokens, block_size):
     """Return the inputs of one chunk of one prompt, padded to num_padded_tokens."""
     num_tokens = len(token_ids)
     positions = np.arange(num_computed_tokens, num_computed_tokens + num_tokens)
