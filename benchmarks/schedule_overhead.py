@@ -3,12 +3,12 @@
     python -m benchmarks.schedule_overhead [--steps 300] [--quick]
     python -m benchmarks.schedule_overhead --memory 1000000
 
-Decode steps at capacity: R requests run, W wait. All schedulers of a round take one step in turn, in an
-order that is shuffled anew for each turn, so that neither a busy moment of the machine nor the caches
-that another left favour one of them. The baseline of a synchronous class is vLLM's Scheduler, of an
-asynchronous one its AsyncScheduler; `extra` is the median difference to its step of the same turn, in
-CPU microseconds. `seed` is the seed's algorithm taken literally, which moves the whole waiting queue in
-each step; it has a round of its own, because it sweeps the caches.
+Decode steps at capacity: R requests run, W wait. All schedulers of a round take one step in turn,
+in an order that is shuffled anew for each turn, so that neither a busy moment of the machine nor
+the caches that another left favour one of them. The baseline of a synchronous class is vLLM's
+Scheduler, of an asynchronous one its AsyncScheduler; `extra` is the median difference to its step
+of the same turn, in CPU microseconds. `seed` is the seed's algorithm taken literally, which moves
+the whole waiting queue in each step; it has a round of its own, because it sweeps the caches.
 
 Exit code 1 if a point misses the target, or memory grows.
 """
@@ -173,7 +173,8 @@ def print_memory(cls: type[Scheduler], steps: int) -> bool:
     for step in range(steps):
         while len(scheduler.waiting) < 2:
             prompt = [1] * rng.randrange(0, 48, 16) + [rng.randrange(251) for _ in range(20)]
-            scheduler.add_request(make_request(f"r{served}", prompt, max_tokens=rng.randrange(1, 60)))
+            max_tokens = rng.randrange(1, 60)
+            scheduler.add_request(make_request(f"r{served}", prompt, max_tokens=max_tokens))
             served += 1
         finish_step(scheduler, scheduler.schedule())
         if (step + 1) % max(1, steps // MEMORY_SAMPLES) == 0:
@@ -183,8 +184,8 @@ def print_memory(cls: type[Scheduler], steps: int) -> bool:
     growth = max(samples[half:]) - max(samples[:half])
     flat = growth <= MAX_GROWTH_MIB
     print(
-        f"{cls.__name__}: {steps:,} steps, {served:,} requests; MiB every {steps // MEMORY_SAMPLES:,} "
-        f"steps: {' '.join(f'{sample:.1f}' for sample in samples)}\n"
+        f"{cls.__name__}: {steps:,} steps, {served:,} requests; "
+        f"MiB every {steps // MEMORY_SAMPLES:,} steps: {' '.join(f'{sample:.1f}' for sample in samples)}\n"
         f"growth in the second half {growth:+.2f} MiB: {'flat' if flat else 'NOT FLAT'}",
         flush=True,
     )
