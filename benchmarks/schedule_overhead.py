@@ -185,7 +185,8 @@ def print_memory(cls: type[Scheduler], steps: int) -> bool:
     flat = growth <= MAX_GROWTH_MIB
     print(
         f"{cls.__name__}: {steps:,} steps, {served:,} requests; "
-        f"MiB every {steps // MEMORY_SAMPLES:,} steps: {' '.join(f'{sample:.1f}' for sample in samples)}\n"
+        f"MiB every {steps // MEMORY_SAMPLES:,} steps: "
+        f"{' '.join(f'{sample:.1f}' for sample in samples)}\n"
         f"growth in the second half {growth:+.2f} MiB: {'flat' if flat else 'NOT FLAT'}",
         flush=True,
     )
