@@ -1,14 +1,15 @@
 """Our worker beside vLLM's own CPU worker and transformers, on the same prompts, in one run.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.runner [--rounds 8] [--tokens 48] [--quick]
+    OMP_NUM_THREADS=1 python -m benchmarks.runner [--rounds 6] [--tokens 32] [--quick]
 
-The engines live side by side in one process and take turns, round by round, so that a busy moment
-of the machine hits all alike. One thread; medians over the rounds of CPU time, which a busy
-machine disturbs less than wall time. Greedy, float32, no prefix caching, the Lab's defaults: 4
-sequences, chunks of 256 tokens.
+The engines live side by side in one process and take turns, round by round. A schedule repeats
+exactly, so every step is known by its number: what counts is its CPU time in the best round, which
+a busy machine disturbs least. One thread, greedy, float32, no prefix caching, the Lab's defaults:
+4 sequences, chunks of 256 tokens, prefill buckets 128 and 256.
 
-- prefill: prompt tokens per second, all prompts queued at once, one output token each;
-- decode: output tokens per second, from the time that `--tokens` more for each prompt take;
+- prefill, decode: prompt tokens a second of prefill steps, output tokens a second of decode steps;
+  vLLM's own scheduler mixes the two in a step;
+- all: output tokens a second of everything;
 - TTFT: milliseconds to the first token of a prompt that has the engine to itself, the median one;
 - start: seconds from `python` to the first token, best of two fresh processes each.
 """
@@ -22,16 +23,18 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 NUM_PROMPTS, LONGEST = 60, 1900
 NUM_FOR_TRANSFORMERS = 12
 """Prompts that transformers generates for: one at a time, it takes longest."""
+
+FINE_BUCKETS = (16, 32, 64, 128, 192, 256)
+"""A second ladder, to see what padding to the default one costs."""
 
 STARTS = {"neuron": "our worker", "vllm": "vLLM's CPU worker", "transformers": "transformers"}
 
@@ -44,86 +47,123 @@ def make_prompts() -> list[list[int]]:
     return [[rng.randrange(3, 98) for _ in range(length)] for length in lengths]
 
 
-@dataclass
-class Measured:
-    """CPU seconds of every round.
+class Engine:
+    """A vLLM engine of the Lab's default shape.
 
     Attributes:
-        generate: takes prompts and the number of output tokens of each.
-        prompts: those that this engine gets.
+        name: the worker and the scheduler.
+        steps: of each round, CPU seconds and phase of every step.
+        alone: of each round, CPU seconds that every prompt took alone, for one token.
     """
 
-    name: str
-    generate: Callable[[Sequence[list[int]], int], Any]
-    prompts: list[list[int]]
-    first: list[float] = field(default_factory=list)
-    all_tokens: list[float] = field(default_factory=list)
-    alone: list[float] = field(default_factory=list)
+    def __init__(
+        self,
+        worker: str,
+        scheduler: type,
+        prompts: list[list[int]],
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        from neuron_sched_lab import Lab
+
+        label = {"neuron": "our worker", "vllm": "vLLM's CPU worker"}[worker]
+        self.name = f"{label}, {scheduler.__name__}"
+        neuron_config = {}
+        if buckets is not None:
+            self.name = f"{label}, prefill buckets from {buckets[0]}"
+            neuron_config["num_batched_tokens_buckets"] = list(buckets)
+        self.prompts = prompts
+        self.steps: list[list[tuple[float, str]]] = []
+        self.alone: list[list[float]] = []
+        self._lab = Lab(
+            scheduler, worker=worker, enable_prefix_caching=False, neuron_config=neuron_config
+        )
 
     def run_round(self, num_tokens: int) -> None:
         """Take one turn."""
-        self.first.append(cpu_seconds(self.generate, self.prompts, 1))
-        self.all_tokens.append(cpu_seconds(self.generate, self.prompts, 1 + num_tokens))
-        self.alone.append(median(cpu_seconds(self.generate, [p], 1) for p in self.prompts))
+        self.steps.append(self.run(self.prompts, 1 + num_tokens))
+        alone = [sum(seconds for seconds, _ in self.run([p], 1)) for p in self.prompts]
+        self.alone.append(alone)
 
-    def report(self, num_tokens: int) -> tuple[float, float, float]:
-        """Return prefill and decode tokens per second, and TTFT in milliseconds."""
-        return (
-            sum(map(len, self.prompts)) / min(self.first),
-            len(self.prompts) * num_tokens / (min(self.all_tokens) - min(self.first)),
-            1000 * min(self.alone),
-        )
+    def run(self, prompts: Sequence[list[int]], num_tokens: int) -> list[tuple[float, str]]:
+        """Run prompts to the end; return CPU seconds and phase of every step."""
+        lab = self._lab
+        for prompt in prompts:
+            lab.add(prompt, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        steps = []
+        before = time.thread_time()
+        while (record := lab.step()) is not None:
+            after = time.thread_time()
+            steps.append((after - before, record.phase))
+            before = after
+        return steps
 
-
-def cpu_seconds(function: Callable[..., Any], *args: Any) -> float:
-    """Return the CPU time of one call in this thread."""
-    before = time.thread_time()
-    function(*args)
-    return time.thread_time() - before
-
-
-def make_vllm_engine(worker: str, scheduler: type, prompts: list[list[int]]) -> Measured:
-    """Start an engine of the Lab's default shape."""
-    from vllm import SamplingParams, TokensPrompt
-
-    from neuron_sched_lab import Lab
-
-    lab = Lab(scheduler, worker=worker, enable_prefix_caching=False)
-
-    def generate(wanted: Sequence[list[int]], num_tokens: int) -> None:
-        params = SamplingParams(
-            max_tokens=num_tokens, temperature=0, ignore_eos=True, detokenize=False
-        )
-        lab.llm.generate([TokensPrompt(prompt_token_ids=p) for p in wanted], params, use_tqdm=False)
-        lab.trace.records.clear()
-
-    label = {"neuron": "our worker", "vllm": "vLLM's CPU worker"}[worker]
-    return Measured(f"{label}, {scheduler.__name__}", generate, prompts)
+    def report(self, num_tokens: int) -> dict[str, float]:
+        """Return the figures, by column; nothing for a phase that has no step of its own."""
+        best = [min(step)[0] for step in zip(*self.steps, strict=True)]
+        seconds = dict.fromkeys(("prefill", "decode"), 0.0)
+        for second, (_, phase) in zip(best, self.steps[0], strict=True):
+            seconds[phase] = seconds.get(phase, 0.0) + second
+        num_output = len(self.prompts) * num_tokens
+        figures = {
+            "all": (num_output + len(self.prompts)) / sum(best),
+            "TTFT": 1000 * median(map(min, zip(*self.alone, strict=True))),
+        }
+        if "mixed" not in seconds:
+            figures["prefill"] = sum(map(len, self.prompts)) / seconds["prefill"]
+            figures["decode"] = num_output / seconds["decode"]
+        return figures
 
 
-def make_transformers(prompts: list[list[int]]) -> Measured:
-    """Load the model in transformers; it generates for one prompt at a time."""
-    import torch
-    from transformers import LlamaForCausalLM
+class Transformers:
+    """transformers' generate, one prompt at a time."""
 
-    from neuron_sched_lab.lab.tasks import tiny_model_path
+    name = "transformers, one at a time"
 
-    model = LlamaForCausalLM.from_pretrained(tiny_model_path(), dtype=torch.float32).eval()
+    def __init__(self, prompts: list[list[int]]) -> None:
+        import torch
+        from transformers import LlamaForCausalLM
 
-    @torch.inference_mode()
-    def generate(wanted: Sequence[list[int]], num_tokens: int) -> None:
-        for prompt in wanted:
-            ids = torch.tensor([prompt])
-            model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=num_tokens,
-                min_new_tokens=num_tokens,
-                do_sample=False,
-                pad_token_id=0,
-            )
+        from neuron_sched_lab.lab.tasks import tiny_model_path
 
-    return Measured("transformers, one at a time", generate, prompts[:NUM_FOR_TRANSFORMERS])
+        self.prompts = prompts[:NUM_FOR_TRANSFORMERS]
+        self.first: list[list[float]] = []
+        self.all: list[list[float]] = []
+        self._model = LlamaForCausalLM.from_pretrained(tiny_model_path(), dtype=torch.float32)
+
+    def run_round(self, num_tokens: int) -> None:
+        """Take one turn."""
+        self.first.append([self.run([p], 1) for p in self.prompts])
+        self.all.append([self.run([p], 1 + num_tokens) for p in self.prompts])
+
+    def run(self, prompts: Sequence[list[int]], num_tokens: int) -> float:
+        """Generate; return the CPU seconds."""
+        import torch
+
+        before = time.thread_time()
+        with torch.inference_mode():
+            for prompt in prompts:
+                ids = torch.tensor([prompt])
+                self._model.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=num_tokens,
+                    min_new_tokens=num_tokens,
+                    do_sample=False,
+                    pad_token_id=0,
+                )
+        return time.thread_time() - before
+
+    def report(self, num_tokens: int) -> dict[str, float]:
+        """Return the figures, by column."""
+        first = [min(seconds) for seconds in zip(*self.first, strict=True)]
+        everything = [min(seconds) for seconds in zip(*self.all, strict=True)]
+        num_output = len(self.prompts) * num_tokens
+        return {
+            "prefill": sum(map(len, self.prompts)) / sum(first),
+            "decode": num_output / (sum(everything) - sum(first)),
+            "all": (num_output + len(self.prompts)) / sum(everything),
+            "TTFT": 1000 * median(first),
+        }
 
 
 def measure_start(engine: str) -> dict[str, float]:
@@ -147,24 +187,23 @@ def reach_first_token(engine: str) -> None:
 
     prepare_environment()
     prompts = [[5] * 100]
-    if engine == "transformers":
-        before = time.process_time()
-        measured = make_transformers(prompts)
-    else:
+    if engine != "transformers":
         import vllm  # noqa: F401  (its import is not the engine's start)
-
-        before = time.process_time()
-        measured = make_vllm_engine(engine, NeuronScheduler, prompts)
+    before = time.process_time()
+    if engine == "transformers":
+        measured: Engine | Transformers = Transformers(prompts)
+    else:
+        measured = Engine(engine, NeuronScheduler, prompts)
     started = time.process_time() - before
-    measured.generate(prompts, 1)
+    measured.run(prompts, 1)
     print(json.dumps({"time": time.time(), "cpu": time.process_time(), "engine": started}))
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=48, help="output tokens for decode")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=32, help="output tokens for decode")
     parser.add_argument("--quick", action="store_true", help="one round, no fresh processes")
     parser.add_argument("--first-token", choices=STARTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -178,35 +217,35 @@ def main() -> None:
 
     prompts = make_prompts()
     engines = [
-        make_vllm_engine("neuron", NeuronScheduler, prompts),
-        make_vllm_engine("neuron", NeuronAsyncScheduler, prompts),
-        make_vllm_engine("vllm", NeuronScheduler, prompts),
-        make_vllm_engine("vllm", Scheduler, prompts),
-        make_transformers(prompts),
+        Engine("neuron", NeuronScheduler, prompts),
+        Engine("neuron", NeuronScheduler, prompts, FINE_BUCKETS),
+        Engine("neuron", NeuronAsyncScheduler, prompts),
+        Engine("vllm", NeuronScheduler, prompts),
+        Engine("vllm", Scheduler, prompts),
+        Transformers(prompts),
     ]
     for engine in engines:
-        engine.generate(prompts[:4], 4)  # what happens once is no throughput
+        engine.run(prompts[:4], 4)  # what happens once is no throughput
     for _ in range(1 if args.quick else args.rounds):
         for engine in engines:
             engine.run_round(args.tokens)
-    print_throughput(engines, args.tokens)
+    print_throughput({engine.name: engine.report(args.tokens) for engine in engines})
     if not args.quick:
         print_starts()
 
 
-def print_throughput(engines: Sequence[Measured], num_tokens: int) -> None:
+def print_throughput(reports: dict[str, dict[str, float]]) -> None:
     """Print one line an engine, and ours against vLLM's workers."""
-    print(f"{'':40}{'prefill tok/s':>15}{'decode tok/s':>15}{'TTFT ms':>10}")
-    reports = {engine.name: engine.report(num_tokens) for engine in engines}
-    for name, (prefill, decode, ttft) in reports.items():
-        print(f"{name:40}{prefill:15,.0f}{decode:15,.0f}{ttft:10.2f}")
-    ours = reports[engines[0].name]
-    for engine in engines[2:4]:
-        theirs = reports[engine.name]
-        print(
-            f"ours / {engine.name}: prefill {ours[0] / theirs[0]:.2f}x, "
-            f"decode {ours[1] / theirs[1]:.2f}x, TTFT {ours[2] / theirs[2]:.2f}x"
-        )
+    columns = {"prefill": ",.0f", "decode": ",.0f", "all": ",.0f", "TTFT": ".2f"}
+    print(f"{'':40}" + "".join(f"{column:>12}" for column in columns))
+    for name, report in reports.items():
+        cells = [format(report[c], f) if c in report else "-" for c, f in columns.items()]
+        print(f"{name:40}" + "".join(f"{cell:>12}" for cell in cells))
+    ours = next(iter(reports.values()))
+    for name, theirs in reports.items():
+        if name.startswith("vLLM"):
+            ratios = [f"{c} {ours[c] / theirs[c]:.2f}x" for c in columns if c in theirs]
+            print(f"ours / {name}: {', '.join(ratios)}")
 
 
 def print_starts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from .memo import remember_last
@@ -27,6 +28,6 @@ def _locate(
     slot_mapping: torch.Tensor, block_size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the tokens that have a slot, the block of each and its offset there."""
-    tokens = (slot_mapping >= 0).nonzero().flatten()
-    slots = slot_mapping.index_select(0, tokens).long()
-    return tokens, slots // block_size, slots % block_size
+    (tokens,) = np.nonzero(slot_mapping.numpy() >= 0)
+    slots = slot_mapping.numpy()[tokens].astype(np.int64)
+    return tuple(map(torch.from_numpy, (tokens, slots // block_size, slots % block_size)))

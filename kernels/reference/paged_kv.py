@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 
-def block_rows(block_ids: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+def block_rows(block_ids: NDArray[np.int32], num_kv_heads: int) -> NDArray[np.int64]:
     """Return where blocks stand in a cache whose rows are one block of one KV head each.
 
     Such a row is `block_size * head_dim` numbers side by side: it is copied at memory speed, and
@@ -18,8 +20,8 @@ def block_rows(block_ids: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
     Returns:
         [batch * num_kv_heads * n], in this order.
     """
-    heads = torch.arange(num_kv_heads, device=block_ids.device)
-    return (block_ids[:, None, :] * num_kv_heads + heads[:, None]).flatten()
+    heads = np.arange(num_kv_heads)
+    return (block_ids[:, None, :] * num_kv_heads + heads[:, None]).ravel()
 
 
 def gather_rows(cache: torch.Tensor, rows: torch.Tensor, n: int) -> torch.Tensor:

@@ -87,7 +87,7 @@ def _read_prior(
 
 @remember_last
 def _block_rows(blocks: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    return block_rows(blocks[None], num_kv_heads)
+    return torch.from_numpy(block_rows(blocks.numpy()[None], num_kv_heads))
 
 
 def _split_chunk(k: torch.Tensor, v: torch.Tensor, kv_segment_size: int) -> list[_Segment]:

@@ -34,7 +34,8 @@ class _Rotary(NamedTuple):
 
     def rotate(self, x: torch.Tensor) -> torch.Tensor:
         """Turn x [tokens, heads, head_dim]: dimension j together with j + head_dim / 2."""
-        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+        other_half = x.roll(x.shape[-1] // 2, -1)
+        return other_half.mul_(self.sin).addcmul_(x, self.cos)
 
     def select(self, row: torch.Tensor) -> _Rotary:
         """Return the part of one token; row is [1]."""
@@ -64,14 +65,15 @@ class _Layer(nn.Module):
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
     ) -> torch.Tensor:
-        """Run the layer on x [tokens, hidden_size]."""
+        """Run the layer on x [tokens, hidden_size], which is overwritten."""
         num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         qkv = self._project(self._norm(x, self.input_layernorm), self.qkv_proj)
         qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
         q, k = rotary.rotate(qk).split((num_heads, num_kv_heads), dim=1)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
-        x = x + self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
-        return x + self._mlp(x)
+        x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+        x += self._mlp(x)
+        return x
 
     def forward_row(
         self,
@@ -95,8 +97,9 @@ class _Layer(nn.Module):
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
         x, normed, k, v = (tensor.index_select(0, row) for tensor in (x, normed, k, v))
         q = rotary.select(row).rotate(self._project(normed, q_proj))
-        x = x + self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
-        return x + self._mlp(x)
+        x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
+        x += self._mlp(x)
+        return x
 
     def _project(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden_size] to [tokens, heads, head_dim]."""
@@ -105,7 +108,7 @@ class _Layer(nn.Module):
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
         normed = self._norm(x, self.post_attention_layernorm)
         gate, up = self.linear(normed, self.gate_up_proj).chunk(2, dim=-1)
-        return self.linear(functional.silu(gate) * up, self.down_proj)
+        return self.linear(functional.silu(gate).mul_(up), self.down_proj)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return self.kernels.rms_norm(x, weight, self.config.rms_norm_eps)
