@@ -1,6 +1,6 @@
 """How well a simulation predicts a live run: the tiny model on this machine's CPU.
 
-    python -m benchmarks.fidelity [--repeats 5]
+    python -m benchmarks.fidelity [--repeats 3]
 
 One workload is replayed live, and its step times become a cost model. With that, others are
 simulated, of another arrival rate, other lengths and another kind of arrivals, and replayed live
@@ -47,15 +47,15 @@ FIGURES = {
 
 def calibration_workload(seed: int) -> Workload:
     """Return requests that come in bursts, so that every decode bucket is met."""
-    return bursty(25, 120, burstiness=0.3, prompt=(200, 0.7), output=(40, 0.5), seed=seed)
+    return bursty(25, 3000, burstiness=0.3, prompt=(200, 0.7), output=(40, 0.5), seed=seed)
 
 
 def predicted_workloads(seed: int) -> list[Workload]:
     """Return what is predicted: another rate, other lengths, another kind of arrivals."""
     return [
-        poisson(12, 100, prompt=(120, 0.7), output=(60, 0.5), seed=seed + 1),
-        bursty(20, 80, prompt=(300, 0.5), output=(25, 0.5), seed=seed + 2),
-        closed_loop(6, 100, prompt=(150, 0.7), output=(30, 0.5), seed=seed + 3),
+        poisson(12, 300, prompt=(120, 0.7), output=(60, 0.5), seed=seed + 1),
+        bursty(20, 300, prompt=(300, 0.5), output=(25, 0.5), seed=seed + 2),
+        closed_loop(6, 300, prompt=(150, 0.7), output=(30, 0.5), seed=seed + 3),
     ]
 
 
@@ -78,7 +78,7 @@ def errors(live: Metrics, simulated: Metrics) -> dict[str, float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="calibrations (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="calibrations (%(default)s)")
     args = parser.parse_args()
     prepare_environment()
     from neuron_sched_lab.lab.simulation import simulate
@@ -89,8 +89,7 @@ def main() -> None:
         known = calibration_workload(100 * repeat).fit(1024)
         for workload in (w.fit(1024) for w in predicted_workloads(100 * repeat)):
             with warm_lab() as calibrated, warm_lab() as predicted:
-                runs = [(calibrated, known), (predicted, workload)]
-                calibration, live = replay_in_turn(runs)
+                live, calibration = replay_in_turn(predicted, workload, (calibrated, known))
                 cost_model = calibrate(calibration.log, calibration.trace)
             simulated = simulate(workload, cost_model=cost_model, **SETTINGS)
             row = errors(live.metrics(), simulated.metrics())

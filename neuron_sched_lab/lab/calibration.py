@@ -57,7 +57,8 @@ def calibrate(log: RunLog, trace: Trace) -> MeasuredCostModel:
     tables: dict[str, dict[int, Line]] = {PREFILL: {}, DECODE: {}}
     for (phase, size), steps in samples.items():
         tables[phase][size] = fit_line(steps[1:] or steps)
-    return MeasuredCostModel(tables[PREFILL], tables[DECODE])
+    request_seconds = log.intake_seconds / max(len(log.request_ids), 1)
+    return MeasuredCostModel(tables[PREFILL], tables[DECODE], request_seconds)
 
 
 def fit_line(steps: list[tuple[int, float]]) -> Line:

@@ -15,7 +15,11 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class CostModel(Protocol):
-    """Seconds of a step. Pure: the same arguments give the same seconds."""
+    """Seconds of a step. Pure: the same arguments give the same seconds.
+
+    A cost model may also have `request_seconds`: what the engine needs, between two steps, to take
+    a request in. Without it that takes no time.
+    """
 
     def prefill_seconds(self, bucket: int, context: int) -> float:
         """Return the seconds of one prefill chunk.
@@ -84,6 +88,7 @@ class MeasuredCostModel:
     Attributes:
         prefill: a Line for each measured bucket, ascending.
         decode: a Line for each measured batch bucket, ascending.
+        request_seconds: what the engine needs, between two steps, to take a request in.
 
     Raises:
         ValueError: a table is empty.
@@ -91,6 +96,7 @@ class MeasuredCostModel:
 
     prefill: Mapping[int, Line]
     decode: Mapping[int, Line]
+    request_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("prefill", "decode"):

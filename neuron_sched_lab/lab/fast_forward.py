@@ -267,7 +267,6 @@ class FastForward:
         scheduler = self._scheduler
         scheduler.current_step += 1
         scheduler.finished_req_ids = set()
-        scheduler.reset_preempted_req_ids = set()
         scheduler.prefill_capacity_bound = bool(scheduler.waiting)
         if not scheduler.use_v2_model_runner:
             scheduler.prev_step_scheduled_req_ids = set(run.ids)

@@ -10,18 +10,17 @@ by figure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from time import perf_counter, process_time, sleep
 from typing import TYPE_CHECKING
 
+from .arrivals import Arrivals
 from .metrics import SLO, Metrics
 from .run_log import RunLog
 
 if TYPE_CHECKING:
     from .session import Lab
-    from .trace import StepRecord, Trace
+    from .trace import Trace
     from .workload import Workload
 
 FIRST_TOKEN = 3
@@ -53,10 +52,10 @@ class ReplayResult:
 def replay(lab: Lab, workload: Workload, *, cpu_time: bool = False) -> ReplayResult:
     """Add each request to `lab` when it is due, step, and measure every step.
 
-    A step is measured from the end of the one before (or from the arrival that ended a pause) to
-    its own end, so it holds all that the engine does, the adding of requests included. Answers
-    have the workload's lengths: the end-of-sequence token is ignored. A prompt of which only the
-    length and the shared prefixes are known gets made-up tokens.
+    A step is measured with all that the engine does in it; the time it takes to add requests, in
+    between, stands in the log as `intake_seconds`. Answers have the workload's lengths: the
+    end-of-sequence token is ignored. A prompt of which only the length and the shared prefixes are
+    known gets made-up tokens.
 
     Args:
         lab: an idle Lab.
@@ -74,20 +73,26 @@ def replay(lab: Lab, workload: Workload, *, cpu_time: bool = False) -> ReplayRes
     return live.result
 
 
-def replay_in_turn(runs: Sequence[tuple[Lab, Workload]]) -> list[ReplayResult]:
-    """Replay several workloads at once, each in its own Lab, one step of each in turn.
+def replay_in_turn(
+    lab: Lab, workload: Workload, beside: tuple[Lab, Workload]
+) -> tuple[ReplayResult, ReplayResult]:
+    """Replay a workload while another Lab replays another, one step of each in turn.
 
     Each has a clock of its own, the CPU time of its own steps. The speed of a shared machine
-    drifts within seconds; in turn, it drifts for all alike, so what differs between the runs is
-    due to the runs.
+    drifts within seconds; in turn, it drifts for both alike, so what differs between the runs is
+    due to the runs. It ends when `workload` does; of the other, the result holds what was done by
+    then.
 
     Raises:
-        ValueError: as `replay`.
+        ValueError: as `replay`; or the other run ended first.
     """
-    lives = [_Replay(lab, workload, cpu_time=True) for lab, workload in runs]
-    while sum(live.step() for live in lives):  # sum, not any: each makes its step
-        pass
-    return [live.result for live in lives]
+    live, other = _Replay(lab, workload, cpu_time=True), _Replay(*beside, cpu_time=True)
+    while live.step():
+        if not other.step():
+            raise ValueError(
+                f"beside: {beside[1].name!r} ended before {workload.name!r}; make it longer"
+            )
+    return live.result, other.result
 
 
 class _Clock:
@@ -131,15 +136,7 @@ class _Replay:
         self.workload = workload
         self.clock = _Clock(cpu_time)
         self.log = RunLog(kv_blocks_total=lab.trace.config.kv_blocks_total)
-        self.step_start = 0.0
-        self.arrivals: list[tuple[float, int]] = []
-        self.followers: dict[str, list[int]] = {}
-        for index, request in enumerate(workload):
-            if request.after is None:
-                self.arrivals.append((request.arrival_seconds, index))
-            else:
-                self.followers.setdefault(request.after, []).append(index)
-        heapify(self.arrivals)
+        self.arrivals = Arrivals(workload)
 
     @property
     def result(self) -> ReplayResult:
@@ -152,35 +149,30 @@ class _Replay:
         if not self.lab.has_unfinished_requests:
             if not self.arrivals:
                 return False
-            self.step_start = self.arrivals[0][0]
-            self.clock.wait_until(self.step_start)
+            self.clock.wait_until(self.arrivals.next_seconds)
             self._add_due()
+        start = self.clock.now()
         record = self.lab.step()
         end = self.clock.now()
         if record is not None:
-            self.log.add_record(record, self.step_start, end)
-            self._release_followers(record, end)
-        self.step_start = end
+            self.log.add_record(record, start, end)
+            for request_id, _ in record.finished:
+                self.arrivals.release_followers(request_id, end)
         self.clock.stop()
         return True
 
     def _add_due(self) -> None:
-        while self.arrivals and self.arrivals[0][0] <= self.clock.now():
-            arrival, index = heappop(self.arrivals)
-            request = self.workload.requests[index]
+        start = self.clock.now()
+        while (due := self.arrivals.pop_due(self.clock.now())) is not None:
+            request = self.workload.requests[due.request_index]
             self.lab.add(
-                request.prompt if request.prompt is not None else self._prompt(index),
+                request.prompt if request.prompt is not None else self._prompt(due.request_index),
                 max_tokens=request.num_output_tokens,
                 request_id=request.request_id,
                 ignore_eos=True,
             )
-            self.log.add_request(request.request_id, arrival, request.num_prompt_tokens)
-
-    def _release_followers(self, record: StepRecord, end: float) -> None:
-        for request_id, _ in record.finished:
-            for index in self.followers.pop(request_id, ()):
-                pause = self.workload.requests[index].arrival_seconds
-                heappush(self.arrivals, (end + pause, index))
+            self.log.add_request(request.request_id, due.seconds, request.num_prompt_tokens)
+        self.log.intake_seconds += self.clock.now() - start
 
     def _prompt(self, index: int) -> list[int]:
         """Return ids within the model's vocabulary, equal where the workload's prefixes are.

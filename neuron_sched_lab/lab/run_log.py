@@ -78,10 +78,12 @@ class RunLog:
         step_kv_used: KV blocks in use in each step.
         kv_blocks_total: usable KV blocks.
         num_refused: requests that arrived and were not taken; they have no index.
+        intake_seconds: time between the steps that the engine spent on taking requests in.
     """
 
     kv_blocks_total: int = 0
     num_refused: int = 0
+    intake_seconds: float = 0.0
     request_ids: list[str] = field(default_factory=list)
     arrival: array = field(default_factory=_floats)
     first_scheduled: array = field(default_factory=_floats)

@@ -97,8 +97,6 @@ class Steadiness:
         """Return True if the next step might admit somebody, or decide anything else anew."""
         scheduler = self._scheduler
         if not num_waiting:
-            if self._holds_back:
-                scheduler.hold_reason = scheduler.held_back = None
             return False
         if self._only_if_nobody_waits:
             return True
@@ -120,8 +118,6 @@ class Steadiness:
     def _is_head_held_back(self) -> bool:
         """Ask our scheduler, as its schedule() would, and tell whether the answer will last."""
         scheduler = self._scheduler
-        if getattr(scheduler, "_refusal", None) is not None:
-            return False
         scheduler.hold_reason = scheduler.held_back = None
         scheduler._set_aside_waiting()
         try:

@@ -4,14 +4,13 @@
 device is missing: a CostModel says how long a step takes, every request gets one made-up token
 where a model would have sampled one, and the clock is moved instead of waited for.
 
-Time passes in steps only: a request that arrives during a step is added before the next one, and
-a step's tokens are there at its end.
+Time passes in steps: a request that arrives during a step is added before the next one, and the
+step's tokens are there at its end. Adding takes no time unless the cost model says so.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from .environment import prepare_environment
@@ -24,6 +23,7 @@ from ..scheduler import compat  # noqa: E402
 from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
 from ..scheduler.buckets import get_bucket_for_count  # noqa: E402
 from ..scheduler.padding import get_scheduled_prefills  # noqa: E402
+from .arrivals import Arrivals  # noqa: E402
 from .bare_scheduler import make_request  # noqa: E402
 from .fast_forward import FastForward, get_finished  # noqa: E402
 from .recorder import get_trace_config  # noqa: E402
@@ -94,19 +94,13 @@ class VirtualEngine:
         # Many steps cost the same, and a cost model may be slow.
         self.prefill_seconds = lru_cache(MAX_COSTS)(cost_model.prefill_seconds)
         self.decode_seconds = lru_cache(MAX_COSTS)(cost_model.decode_seconds)
+        self._request_seconds: float = getattr(cost_model, "request_seconds", 0.0)
         self._hash_block_size = (
             scheduler.block_size if scheduler.cache_config.enable_prefix_caching else None
         )
         self._block_pool = scheduler.kv_cache_manager.block_pool
         self._num_empty_steps = 0
-        self._followers: dict[str, list[int]] = {}
-        self._arrivals: list[tuple[float, int]] = []
-        for index, request in enumerate(workload):
-            if request.after is None:
-                self._arrivals.append((request.arrival_seconds, index))
-            else:
-                self._followers.setdefault(request.after, []).append(index)
-        heapify(self._arrivals)
+        self._arrivals = Arrivals(workload)
         self.recorder = SimulationRecorder(scheduler, self.trace) if keep_records else None
         self.fast_forward = FastForward(self) if skip_ahead else None
 
@@ -117,7 +111,7 @@ class VirtualEngine:
             if not self.scheduler.requests:
                 if not self._arrivals:
                     break
-                self.clock = self._arrivals[0][0]
+                self.clock = self._arrivals.next_seconds
             elif self.fast_forward is None or not self.fast_forward.advance():
                 self._step()
         if self.recorder is not None:
@@ -125,8 +119,8 @@ class VirtualEngine:
 
     @property
     def next_arrival(self) -> float:
-        """When the next request arrives that is known to arrive."""
-        return self._arrivals[0][0] if self._arrivals else float("inf")
+        """When the next request arrives that is known to, or infinity."""
+        return self._arrivals.next_seconds
 
     @property
     def num_waiting(self) -> int:
@@ -145,10 +139,9 @@ class VirtualEngine:
         return num_rows if ladder is None else get_bucket_for_count(num_rows, ladder)
 
     def _add_arrivals(self) -> None:
-        arrivals = self._arrivals
-        while arrivals and arrivals[0][0] <= self.clock:
-            arrival, index = heappop(arrivals)
-            self._add(arrival, index)
+        while (due := self._arrivals.pop_due(self.clock)) is not None:
+            self._add(due.seconds, due.request_index)
+            self.clock += self._request_seconds
 
     def _add(self, arrival: float, index: int) -> None:
         request = self.workload.requests[index]
@@ -170,7 +163,7 @@ class VirtualEngine:
         except ValueError as error:
             self.refused[request.request_id] = str(error)
             self.log.num_refused += 1
-            self._release_followers(request.request_id, arrival)
+            self._arrivals.release_followers(request.request_id, arrival)
             return
         if self.fast_forward is not None:
             self.fast_forward.note_request(vllm_request)
@@ -267,14 +260,9 @@ class VirtualEngine:
         """Note that these requests ended now, and let those arrive who waited for them."""
         for request_id in request_ids:
             self.log.finished[self.log.index[request_id]] = self.clock
-            self._release_followers(request_id, self.clock)
+            self._arrivals.release_followers(request_id, self.clock)
         if request_ids and self.fast_forward is not None:
             self.fast_forward.steadiness.note_change()
-
-    def _release_followers(self, request_id: str, now: float) -> None:
-        for index in self._followers.pop(request_id, ()):
-            pause = self.workload.requests[index].arrival_seconds
-            heappush(self._arrivals, (now + pause, index))
 
 
 class _Step(NamedTuple):

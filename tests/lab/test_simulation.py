@@ -45,6 +45,16 @@ def test_who_arrives_during_a_step_is_added_before_the_next():
     assert metrics.ttft.max == pytest.approx(0.138 + 0.128 - 0.133)
 
 
+def test_adding_takes_the_time_that_the_cost_model_says():
+    class Slow(FunctionCostModel):
+        request_seconds = 0.5
+
+    settings = {**SMALL, "cost_model": Slow(COST.prefill, COST.decode)}
+    # b arrives while a is added, and so is added before the first step as well.
+    log = simulate(workload(("a", 0.0, 10, 2), ("b", 0.3, 10, 1)), **settings).log
+    assert [run.start for run in log.runs] == pytest.approx([1.0, 1.128, 1.256])
+
+
 def test_a_follower_arrives_when_the_answer_before_it_has_ended():
     after = WorkloadRequest("b", 0.5, 10, 1, after="a")
     result = simulate(Workload("w", (WorkloadRequest("a", 0.0, 10, 2), after)), **SMALL)
