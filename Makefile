@@ -6,8 +6,11 @@ VENV ?= .venv
 SETUP ?= setup
 PORT ?= 8888
 PY := $(VENV)/bin/python
+NEXT := .venv-next/bin/python
 QUICKSTART := notebooks/00_quickstart.ipynb
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+NBVAL := -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout 120 \
+	--nbval-kernel-startup-timeout 120 --nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg
 
 # Notebook kernels inherit these. Threads: spinning OpenMP threads make tiny models 10 times slower on
 # a busy machine. One process: Python looks into the engine's queues between two steps. No hub: the
@@ -21,10 +24,10 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONUNBUFFERED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab demo test lint typecheck notebooks lock clean
+.PHONY: help setup lab demo test test-next conformance lint typecheck notebooks lock clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
 setup:  ## make or complete .venv (every target below does it by itself)
 	@$(PYTHON) scripts/setup_env.py
@@ -44,24 +47,37 @@ lint: $(SETUP)  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
+conformance: $(SETUP)  ## vLLM's own scheduler tests against ours (downloads them once)
+	$(PY) -m tests.conformance.run $(ARGS)
+
+# Without triton, torch and the newest vLLM say so on stderr, where the quickstart's stored outputs have
+# nothing.
+test-next:  ## the newest vLLM, in .venv-next: scheduler suite, vLLM's own tests, quickstart
+	@$(PYTHON) scripts/setup_env.py --next
+	$(NEXT) -m pytest tests/scheduler tests/conformance $(ARGS)
+	$(NEXT) -m tests.conformance.run
+	TORCH_LOGS=-torch._library.triton PYTHONWARNINGS=ignore::FutureWarning \
+		$(NEXT) -m pytest $(NBVAL) $(QUICKSTART)
+
 # One kernel after the other: kernels that start side by side lose each other's ports now and then.
 # No cache: pytest would put its folder beside the notebooks.
 # As learners get them, every output compared; then with the solutions in, every check solved.
 define run_notebooks
-$(if $(NOTEBOOKS),$(PY) -m pytest -p no:cacheprovider --nbval --nbval-current-env \
-	--nbval-cell-timeout 120 --nbval-kernel-startup-timeout 120 \
-	--nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg $(NOTEBOOKS),@echo "no notebooks")
+$(if $(NOTEBOOKS),$(PY) -m pytest $(NBVAL) $(NOTEBOOKS),@echo "no notebooks")
 $(PY) -m scripts.run_solved_notebooks
 endef
 
 notebooks: $(SETUP)  ## run the notebooks, unsolved (stored outputs compared) and solved
 	$(run_notebooks)
 
-lock:  ## requirements/cpu.in -> requirements/cpu.lock (needs uv and a network)
-	uv pip compile --quiet requirements/cpu.in --universal --python-version 3.10 --no-python-downloads \
-		--no-annotate --custom-compile-command "make lock" -o requirements/cpu.lock
+UV_COMPILE := uv pip compile --quiet --universal --no-python-downloads --no-annotate \
+	--custom-compile-command "make lock"
 
-clean:  ## remove .venv and every cache
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+lock:  ## requirements/*.in -> requirements/*.lock (needs uv and a network)
+	$(UV_COMPILE) --python-version 3.10 requirements/cpu.in -o requirements/cpu.lock
+	$(UV_COMPILE) --python-version 3.11 requirements/next.in -o requirements/next.lock
+
+clean:  ## remove .venv, .venv-next and every cache
+	rm -rf .venv .venv-next .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -1,5 +1,7 @@
 """Makes .venv: CPU torch, the locked packages, this project. Run by `make`; needs only Python.
 
+With --next it makes .venv-next, with the newest vLLM and what `make test-next` runs on it.
+
 A second run sees the stamp in .venv and returns at once. A run that fails says what failed and
 what to do, and leaves no stamp, so the next one goes on from there. All downloads go through pip,
 so pip's settings hold: PIP_INDEX_URL=ADDRESS for a mirror, PIP_NO_INDEX=1 with
@@ -8,6 +10,7 @@ PIP_FIND_LINKS=FOLDER for a wheelhouse.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import json
@@ -17,14 +20,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements" / "cpu.lock"
+NEXT_VENV = ROOT / ".venv-next"
+NEXT_LOCK = ROOT / "requirements" / "next.lock"
 PYPROJECT = ROOT / "pyproject.toml"
 
 MIN_PYTHON, END_PYTHON = (3, 10), (3, 15)
+NEXT_MIN_PYTHON = (3, 11)
 TORCH = "2.13.0"
 # PyPI's Linux wheels of torch are CUDA builds; the CPU builds are on PyTorch's own index only.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -53,10 +60,12 @@ class SetupError(Exception):
     """A step failed. The message says what, and what to do."""
 
 
-def check_python(version: tuple[int, int], executable: str) -> None:
+def check_python(
+    version: tuple[int, int], executable: str, minimum: tuple[int, int] = MIN_PYTHON
+) -> None:
     """Raises SetupError if this Python cannot run the kit."""
-    if not MIN_PYTHON <= version < END_PYTHON:
-        low, high = ".".join(map(str, MIN_PYTHON)), ".".join(map(str, END_PYTHON))
+    if not minimum <= version < END_PYTHON:
+        low, high = ".".join(map(str, minimum)), ".".join(map(str, END_PYTHON))
         raise SetupError(
             f"{executable} is Python {version[0]}.{version[1]}; needed is {low} or later, before "
             f"{high}.\nPoint make to one, for example: make lab PYTHON=python3.12"
@@ -112,8 +121,9 @@ def run(command: list[str], log: Path) -> int:
 class Setup:
     """The steps, in order. Each prints one line, and raises SetupError when it fails."""
 
-    def __init__(self, venv: Path, home: str) -> None:
+    def __init__(self, venv: Path, lock: Path, home: str) -> None:
         self.venv = venv
+        self.lock = lock
         # Where and by which Python the environment was made. Written as soon as it is, so that one
         # copied along with its folder, or made by another Python, is told and made anew.
         self.home = home
@@ -173,9 +183,9 @@ class Setup:
 
     def install_lock(self) -> None:
         """Installs every package of the lock, from wheels."""
-        if self.install("--only-binary", ":all:", "-r", str(LOCK)):
+        if self.install("--only-binary", ":all:", "-r", str(self.lock)):
             raise self.fail(
-                f"could not install the packages of {LOCK.relative_to(ROOT)}.",
+                f"could not install the packages of {self.lock.relative_to(ROOT)}.",
                 "Check network, proxy and disk space (3 GB), and run again; what is installed "
                 "stays. Without network: PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/wheels.",
             )
@@ -217,9 +227,9 @@ class Setup:
 def setup_all(setup: Setup) -> None:
     """Runs every step, with a line of progress each."""
     steps = [
-        ("virtual environment .venv", setup.make_venv),
+        (f"virtual environment {setup.venv.name}", setup.make_venv),
         (f"torch {TORCH}, CPU build (190 MB)", setup.install_torch),
-        ("locked packages: vLLM, JupyterLab, tests (a few minutes)", setup.install_lock),
+        (f"the packages of {setup.lock.name} (a few minutes)", setup.install_lock),
         ("this project, editable", setup.install_project),
         ("packages that must not be there", setup.remove_unwanted),
         ("JupyterLab's offline settings", setup.set_jupyter_defaults),
@@ -235,14 +245,19 @@ def setup_all(setup: Setup) -> None:
     print(f"set-up done in {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def main() -> int:
-    """Makes or completes .venv; returns the exit code."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Makes or completes .venv, or with --next .venv-next; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--next", action="store_true", help=".venv-next, with the newest vLLM")
+    is_next = parser.parse_args(arguments).next
+    venv, lock = (NEXT_VENV, NEXT_LOCK) if is_next else (VENV, LOCK)
     try:
-        check_python(sys.version_info[:2], sys.executable)
+        minimum = NEXT_MIN_PYTHON if is_next else MIN_PYTHON
+        check_python(sys.version_info[:2], sys.executable, minimum)
         check_machine(platform.system(), platform.machine())
-        home = f"{VENV}\n{sys.version}\n"
-        key = stamp_key([LOCK, PYPROJECT, Path(__file__)], home)
-        setup = Setup(VENV, home)
+        home = f"{venv}\n{sys.version}\n"
+        key = stamp_key([lock, PYPROJECT, Path(__file__)], home)
+        setup = Setup(venv, lock, home)
         if is_current(setup.stamp, key) and setup.python.exists():
             return 0
         check_venv_module()
@@ -260,4 +275,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

