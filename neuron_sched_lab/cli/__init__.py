@@ -1,0 +1,53 @@
+"""`neuron-sched-lab`: one command, the verbs below it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__
+from . import demo, experiments, machine, notebooks
+from .schedulers import SCHEDULERS, load_scheduler
+
+__all__ = ["SCHEDULERS", "load_scheduler", "main"]
+
+VERBS = (demo, experiments, notebooks, machine)
+"""Modules that add verbs, in the order in which help lists them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; return the exit status: 0, 1 for a failed check, 2 for bad input."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except BrokenPipeError:
+        # Whoever read our output has left, as `head` does; Python would flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, ImportError) as error:
+        print(f"neuron-sched-lab {args.verb}: {_one_error(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="neuron-sched-lab", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for module in VERBS:
+        module.add_verbs(verbs)
+    return parser
+
+
+def _one_error(error: Any) -> str:
+    """Return the error in one line; pydantic's, which vLLM's settings raise, take several."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    found = f" (found {first['input']!r})" if name else ""
+    return f"{name + ': ' if name else ''}{first['msg']}{found}"
