@@ -17,7 +17,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return x @ weight.T: [rows, in] and [out, in] give [rows, out].
 
     For float32, torch calls MKL, which leaves AVX-512 unused on CPUs that are not Intel's: there
-    oneDNN, which inductor's graphs call too, was measured 2.2 times as fast at 256 rows.
+    oneDNN, which inductor's graphs call too, was measured 2 times as fast at 256 rows.
+
+    `weight` or its transpose must be contiguous: other layouts oneDNN takes a hundred times as
+    long for.
     """
     if _HAS_ONEDNN and x.dtype == torch.float32 and x.shape[0] >= MIN_ROWS_FOR_ONEDNN:
         return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")

@@ -38,7 +38,8 @@ def paged_decode_attention(
     out = torch.empty(q.shape, dtype=q.dtype)
     for group in groups:
         rows = group.batch_rows
-        out[rows] = _attend(q[rows], k[rows], v[rows], k_cache, v_cache, group, scale)
+        q_k_v = (tensor.index_select(0, rows) for tensor in (q, k, v))
+        out.index_copy_(0, rows, _attend(*q_k_v, k_cache, v_cache, group, scale))
     return out
 
 

@@ -5,6 +5,17 @@ Its place in a plain vLLM engine:
     LLM(model, worker_cls="neuron_sched_lab.runner.NeuronWorker",
         scheduler_cls="neuron_sched_lab.NeuronScheduler",
         additional_config={"neuron_config": {...}, "runner_config": {...}})
+
+Settings of an engine that it does not support are refused at start. Parameters of a request, such
+as prompt_logprobs, are refused in vLLM's front end before the request is queued (see limits.py).
+Where the front end runs in the worker's process, that needs nothing. Elsewhere, which is vLLM's
+default, the front end must be told, or such a parameter is ignored:
+
+    vllm serve MODEL --worker-cls neuron_sched_lab.runner.NeuronWorker
+        --scheduler-cls neuron_sched_lab.NeuronScheduler
+        --logits-processors neuron_sched_lab.runner.limits:RequestLimits
+
+or `LLM(logits_processors=["neuron_sched_lab.runner.limits:RequestLimits"], ...)`.
 """
 
 from __future__ import annotations
@@ -30,7 +41,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # below "vllm", whose handler and level it shares
 
 
 class NeuronWorker(WorkerBase):

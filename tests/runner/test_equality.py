@@ -1,38 +1,85 @@
 """Greedy tokens equal those of vLLM's own CPU worker and of transformers, in float32."""
 
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from neuron_sched_lab import NeuronAsyncScheduler, NeuronScheduler
-from tests.runner.running import make_prompts, max_tokens_of, run_lab, run_transformers
+from neuron_sched_lab import Lab, NeuronAsyncScheduler, NeuronScheduler
+from tests.runner.running import (
+    SETTINGS,
+    make_prompts,
+    max_tokens_of,
+    run_in,
+    run_lab,
+    run_transformers,
+)
+
+NUM_PROMPTS = 60
 
 
-@pytest.fixture(scope="module")
-def prompts():
-    return make_prompts(60)
+class Case(NamedTuple):
+    """A checkpoint, 60 prompts of 1 to 1,900 tokens, and what transformers answers."""
+
+    path: Path
+    prompts: list[list[int]]
+    expected: list[list[int]]
 
 
-@pytest.fixture(scope="module")
-def expected(prompts, tiny_model):
-    return run_transformers(tiny_model, prompts)
+@pytest.fixture(scope="module", params=["tiny_model", "random_gqa1", "random_gqa4"])
+def case(request):
+    path = request.getfixturevalue(request.param)
+    prompts = make_prompts(NUM_PROMPTS, vocab=98 if request.param == "tiny_model" else 160)
+    return Case(path, prompts, run_transformers(path, prompts))
 
 
-def test_vllms_own_worker_agrees_with_transformers(prompts, expected):
+def get_prefix_hits(trace):
+    """Tokens that requests found in the cache: where the first chunk of each begins."""
+    begins = {}
+    for record in trace:
+        for scheduled in record.scheduled:
+            begins.setdefault(scheduled.request_id, scheduled.num_computed_tokens)
+    return sum(begins.values())
+
+
+def test_the_cases_ask_for_something(case, random_gqa1, random_gqa4):
+    lengths = [len(prompt) for prompt in case.prompts]
+    assert (len(lengths), min(lengths), max(lengths)) == (NUM_PROMPTS, 1, 1900)
+    assert [len(tokens) for tokens in case.expected] == [
+        max_tokens_of(i) for i in range(NUM_PROMPTS)
+    ]
+    assert len({tuple(tokens) for tokens in case.expected}) > 30  # answers tell prompts apart
+    for path in (random_gqa1, random_gqa4):
+        assert len(list(path.glob("*.safetensors"))) > 1  # sharded
+
+
+def test_vllms_own_worker_agrees_with_transformers(case):
     """So the comparison below is with both."""
-    assert [len(tokens) for tokens in expected] == [max_tokens_of(i) for i in range(60)]
-    assert run_lab(prompts, Scheduler, worker="vllm") == expected
+    assert run_lab(case.prompts, Scheduler, case.path, worker="vllm") == case.expected
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["cache", "no cache"])
 @pytest.mark.parametrize("scheduler", [NeuronScheduler, NeuronAsyncScheduler])
-def test_60_prompts(prompts, expected, scheduler, prefix_caching):
-    assert run_lab(prompts, scheduler, enable_prefix_caching=prefix_caching) == expected
+def test_60_prompts(case, scheduler, prefix_caching):
+    with Lab(
+        scheduler,
+        case.path,
+        enable_prefix_caching=prefix_caching,
+        skip_tokenizer_init=True,
+        **SETTINGS,
+    ) as lab:
+        assert run_in(lab, case.prompts, detokenize=False) == case.expected
+        assert (get_prefix_hits(lab.trace) > 0) == prefix_caching
+        is_async = lab.llm.llm_engine.vllm_config.scheduler_config.async_scheduling
+        assert is_async == (scheduler is NeuronAsyncScheduler)
 
 
-def test_one_seat_and_small_segments(prompts, expected):
+def test_one_seat_and_small_segments(case):
     """Other shapes of everything: batches of 1, blocks of 64, segments of 512."""
     got = run_lab(
-        prompts[:20],
+        case.prompts[:20],
+        model=case.path,
         max_num_seqs=1,
         block_size=64,
         max_num_batched_tokens=512,
@@ -41,16 +88,4 @@ def test_one_seat_and_small_segments(prompts, expected):
             "kv_segment_size_buckets": [512],
         },
     )
-    assert got == expected[:20]
-
-
-@pytest.mark.parametrize("checkpoint", ["random_gqa1", "random_gqa4"])
-def test_random_checkpoints(checkpoint, request):
-    path = request.getfixturevalue(checkpoint)
-    assert len(list(path.glob("*.safetensors"))) > 1
-    prompts = make_prompts(16, vocab=160)
-    expected = run_transformers(path, prompts)
-    assert len({tuple(tokens) for tokens in expected}) > 10  # the answers tell prompts apart
-    assert run_lab(prompts, Scheduler, path, worker="vllm") == expected
-    assert run_lab(prompts, NeuronScheduler, path) == expected
-    assert run_lab(prompts, NeuronAsyncScheduler, path, enable_prefix_caching=False) == expected
+    assert got == case.expected[:20]

@@ -1,11 +1,14 @@
 """What the worker refuses, when, and in which words."""
 
 import pytest
+from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.sample.logits_processor import validate_logits_processors_parameters
 
 from neuron_sched_lab import Lab
 from neuron_sched_lab.runner.config import RunnerConfig
-from neuron_sched_lab.runner.limits import check_engine
+from neuron_sched_lab.runner.limits import REQUEST_LIMITS, check_engine
 
 
 @pytest.fixture
@@ -67,6 +70,15 @@ def test_refused_per_request_and_the_engine_lives_on(sampling, message):
         lab.add("1997 1998 ", max_tokens=4)
         lab.run()
         assert list(lab.text.values()) == ["1999"]
+
+
+def test_a_front_end_in_another_process_refuses_by_the_same_name():
+    """The string for `vllm serve --logits-processors`, as vLLM's front end resolves it."""
+    named = ["neuron_sched_lab.runner.limits:RequestLimits"]
+    assert named == [REQUEST_LIMITS]
+    validate_logits_processors_parameters(named, SamplingParams())
+    with pytest.raises(VLLMValidationError, match="prompt_logprobs: 1 is not supported"):
+        validate_logits_processors_parameters(named, SamplingParams(prompt_logprobs=1))
 
 
 def test_runner_config_names_a_wrong_key():
