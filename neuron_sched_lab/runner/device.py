@@ -27,7 +27,7 @@ from ..kernels.dispatch import Kernels, get_kernels, reference_as_graph_nodes
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # below "vllm", whose handler and level it shares
 
 PREFILL = "prefill"
 DECODE = "decode"

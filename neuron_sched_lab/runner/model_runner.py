@@ -23,6 +23,7 @@ from vllm.v1.outputs import (
 
 from ..scheduler.buckets import get_bucket_for_count
 from ..scheduler.config import NeuronConfig
+from ..scheduler.metrics import count_graph_compiles
 from .device import DECODE, PREFILL, Device, GraphKey, GraphRegistry
 from .inputs import DecodeInputs, Int32Array, PrefillInputs, pad_decode, pad_prefill
 from .kv_cache import KVCache, allocate_kv_caches, get_kv_cache_spec
@@ -175,7 +176,9 @@ class NeuronModelRunner:
             for bucket in neuron_config.num_batched_tokens_buckets
         ] + [self._example(GraphKey(DECODE, bucket)) for bucket in neuron_config.num_seqs_buckets]
         show = self.device.backend is not None and self.vllm_config.load_config.use_tqdm_on_load
-        return self.graphs.warm_up(ladder, show_progress=show)
+        seconds = self.graphs.warm_up(ladder, show_progress=show)
+        count_graph_compiles(self.vllm_config, self.graphs.log)
+        return seconds
 
     def _example(self, key: GraphKey) -> tuple[GraphKey, Any, NamedTuple, list[KVCache]]:
         """One token of padding slot and no context, in the shapes of a bucket."""

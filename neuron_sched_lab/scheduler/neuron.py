@@ -17,6 +17,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from .admission import KVAdmissionScheduler
+from .metrics import NeuronMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # below "vllm", whose handler and level it shares
 
 MAX_RECORDED_TRANSITIONS = 1000
 
@@ -62,13 +63,18 @@ class NeuronScheduler(KVAdmissionScheduler):
         state: the state after the last step.
         last_transition: the arrow taken last; before and after may be the same state.
         transitions: the last arrows that changed the state, oldest first.
+        metrics: for Prometheus, if the engine logs stats.
     """
+
+    _state = IDLE
+    metrics: NeuronMetrics | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._state = IDLE
         self.last_transition = Transition(0, IDLE, IDLE, "no request yet")
         self.transitions: deque[Transition] = deque(maxlen=MAX_RECORDED_TRANSITIONS)
+        if self.log_stats:
+            self.metrics = NeuronMetrics.from_scheduler(self)
 
     @property
     def state(self) -> SchedulerState:
@@ -79,6 +85,8 @@ class NeuronScheduler(KVAdmissionScheduler):
         """Schedule one padded step and update the state."""
         output = super().schedule(throttle_prefills)
         self._update_state(output)
+        if self.metrics is not None:
+            self.metrics.record(self, output)
         return output
 
     def update_from_output(
@@ -103,11 +111,11 @@ class NeuronScheduler(KVAdmissionScheduler):
         That was read from the output, whose counts are those before the step; a Request's own
         were advanced in the meantime, and would call the last chunk of a prompt a decode.
         """
-        if sum(self.get_request_counts()) == 0:
-            self._enter(IDLE, "no request left")
-        elif scheduler_output.num_scheduled_tokens:
+        if scheduler_output.num_scheduled_tokens:
             after = PREFILL if self.scheduled_prefills else DECODE
             self._enter(after, self._explain(after, scheduler_output))
+        elif sum(self.get_request_counts()) == 0:
+            self._enter(IDLE, "no request left")
         # An empty step with requests left changes nothing: nothing ran.
 
     def _explain(self, after: SchedulerState, output: SchedulerOutput) -> str:
@@ -130,6 +138,8 @@ class NeuronScheduler(KVAdmissionScheduler):
         self.last_transition = transition
         if after is not self._state:
             self.transitions.append(transition)
+            if self.metrics is not None:
+                self.metrics.enter(after.value)
             logger.debug(
                 "step %d: %s -> %s (%s)", transition.step, self._state.value, after.value, cause
             )
