@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 HEADER = {"format": "neuron_sched_lab sweep", "version": 1}
 OK, FAILED = "ok", "failed"
 
+MAX_BYTES = 2**28
+"""Largest file that is read: hundreds of thousands of cells."""
+
+MAX_LINE_BYTES = 2**20
+"""Longest line; that of a cell has a few thousand."""
+
 
 class ResultsFile:
     """Holds what is in a results file, and appends to it.
@@ -76,6 +82,11 @@ class ResultsFile:
             ) from error
 
     def _read(self) -> None:
+        if (size := os.fstat(self._file).st_size) > MAX_BYTES:
+            raise ValueError(
+                f"results: {self.path} has {size:,} bytes; at most {MAX_BYTES:,} are read; choose "
+                f"another file"
+            )
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         lines = whole.splitlines()
@@ -89,7 +100,8 @@ class ResultsFile:
             raise self._wrong_file()
         for number, line in enumerate(lines[1:], start=2):
             parsed = self._parse(number, line)
-            if not isinstance(parsed, dict) or parsed.get("status") not in {OK, FAILED}:
+            is_result = isinstance(parsed, dict) and isinstance(parsed.get("key"), str)
+            if not is_result or parsed.get("status") not in {OK, FAILED}:
                 raise ValueError(f"results: {self.path}, line {number}: {line[:60]!r} is no result")
             self.lines[parsed["key"]] = parsed
         # Only now, when it is certain that the file is ours.
@@ -97,8 +109,10 @@ class ResultsFile:
 
     def _parse(self, number: int, line: bytes) -> Any:
         try:
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
             return json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == 1:
                 raise self._wrong_file() from error
             raise ValueError(

@@ -129,11 +129,29 @@ def test_other_files_are_refused_and_left_alone(tmp_path, text):
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("line", ["{broken", '{"key": "x"}', "3"])
+DAMAGED = {
+    "no JSON": "{broken",
+    "no status": '{"key": "x"}',
+    "no object": "3",
+    "no key": '{"status": "ok"}',
+    "deep": "[" * 200_000,
+    "long": '{"key": "' + "x" * 2**20 + '", "status": "ok"}',
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(HEADER) + "\n" + line + "\n" + '{"key": "x", "status": "ok"}\n')
     with pytest.raises(ValueError, match="line 2"):
+        sweep([{}], WORKLOAD, run=count_tokens, results=path, **QUIET)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("neuron_sched_lab.lab.results_file.MAX_BYTES", 10)
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps(HEADER) + "\n")
+    with pytest.raises(ValueError, match="bytes; at most 10 are read"):
         sweep([{}], WORKLOAD, run=count_tokens, results=path, **QUIET)
 
 
