@@ -2,8 +2,8 @@
 
 While nobody is admitted and nobody ends, every decode step does the same: one token for each
 running request, and a KV block for those whose last block is full. Such a run is advanced by its
-length at once. The KV blocks are still taken from vLLM's KV-cache manager, one by one, in the
-order in which the steps would have; the requests that the last step of a run ends are ended by the
+length at once. The KV blocks are still taken from vLLM's KV-cache manager, in the order in which
+the steps would have; the requests that the last step of a run ends are ended by the
 scheduler's own `update_from_output()`. What is left out is `schedule()`, and `update_from_output()`
 for requests to which nothing happens.
 
@@ -20,8 +20,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter, sub
+from typing import TYPE_CHECKING, TypeAlias
 
 from .environment import prepare_environment
 
@@ -56,18 +56,11 @@ _REQUEST_ID = attrgetter("request_id")
 _NO_OUTPUT = SchedulerOutput.make_empty()
 
 
-class _BlockStep(NamedTuple):
-    """A step of a run in which a request needs the KV-cache manager.
-
-    Attributes:
-        step: counts from 0, the first step of the run.
-        place: the request's, in the running queue.
-        num_new_blocks: 1 if it needs a block; 0 if it only fills one, whose hash is then cached.
-    """
-
-    step: int
-    place: int
-    num_new_blocks: int
+_BlockStep: TypeAlias = tuple[int, int, int]
+"""A step of a run in which a request needs the KV-cache manager: (step, place, number of new
+blocks). Steps count from 0, the first of the run; the place is the request's, in the running queue;
+the number is 1 if it needs a block, or 0 if it only fills one, whose hash is then cached. A plain
+tuple: each run has a few, and they are sorted."""
 
 
 class FastForward:
@@ -85,8 +78,7 @@ class FastForward:
         self._engine = engine
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
-        only_group = self._manager.coordinator.single_type_managers[0]
-        self._allocate_new_blocks = only_group.allocate_new_blocks
+        self._group = self._manager.coordinator.single_type_managers[0]
         self._longest: dict[str, int] = {}
         # Made once: update_from_output() only reads it, and it has many fields.
         self._output_of_last_step = SchedulerOutput.make_empty()
@@ -123,14 +115,19 @@ class FastForward:
         ids = list(map(_REQUEST_ID, running))
         computed = list(map(_NUM_COMPUTED, running))
         left = self._steps_left(ids, computed)
-        ends = self._ends(len(running), max(computed) + 1, min(left))
+        fewest = min(left)
+        row_bucket = self._engine.decode_bucket(len(running))
+        ends = self._ends(row_bucket, max(computed) + 1, fewest)
         block_steps = self._block_steps(computed, len(ends))
         num_steps = self._num_steps_that_fit(block_steps, len(ends))
         if num_steps == 0:
             return False
-        del ends[num_steps:]
-        block_steps = [b for b in block_steps if b.step < num_steps]
-        ending = [r for r, steps in zip(running, left, strict=True) if steps == num_steps]
+        if num_steps < len(ends):
+            del ends[num_steps:]
+            block_steps = [b for b in block_steps if b[0] < num_steps]
+        ending = []
+        if num_steps == fewest:
+            ending = [r for r, steps in zip(running, left, strict=True) if steps == fewest]
         run = DecodeRun(
             requests=list(running),
             ids=ids,
@@ -138,12 +135,13 @@ class FastForward:
             start=self._engine.clock,
             ends=ends,
             kv_used=self._kv_used(block_steps, num_steps),
-            row_bucket=self._engine.decode_bucket(len(ids)),
+            row_bucket=row_bucket,
             num_waiting=num_waiting,
             ending=ending,
         )
-        self._append_tokens(run)
-        self._allocate(run, block_steps)
+        self._advance_requests(run)
+        if block_steps:
+            self._allocate(run, block_steps)
         self._pass_steps(run)
         if self._engine.recorder is not None:
             self._engine.recorder.record_run(run)
@@ -155,18 +153,16 @@ class FastForward:
 
     def _steps_left(self, ids: Sequence[str], computed: Sequence[int]) -> list[int]:
         """Return how many tokens each request still generates."""
-        longest = map(self._longest.__getitem__, ids)
-        return [most - num_computed for most, num_computed in zip(longest, computed, strict=True)]
+        return list(map(sub, map(self._longest.__getitem__, ids), computed))
 
-    def _ends(self, num_rows: int, context: int, most_steps: int) -> list[float]:
+    def _ends(self, row_bucket: int, context: int, most_steps: int) -> list[float]:
         """Return the ends of the steps up to the first at which somebody arrives."""
         engine = self._engine
-        bucket, next_arrival = engine.decode_bucket(num_rows), engine.next_arrival
-        decode_seconds = engine.decode_seconds
+        decode_seconds, next_arrival = engine.decode_seconds, engine.next_arrival
         ends = []
         now = engine.clock
         for step_context in range(context, context + most_steps):
-            now += decode_seconds(bucket, step_context)
+            now += decode_seconds(row_bucket, step_context)
             ends.append(now)
             if now >= next_arrival:
                 break
@@ -175,18 +171,22 @@ class FastForward:
     def _block_steps(self, computed: Sequence[int], num_steps: int) -> list[_BlockStep]:
         """Return where the KV-cache manager is needed, in the order in which it would be asked."""
         block_size = self._scheduler.block_size
-        firsts = [-num_computed % block_size for num_computed in computed]
         block_steps = [
-            _BlockStep(step, place, 1)
-            for place, first in enumerate(firsts)
-            if first < num_steps
-            for step in range(first, num_steps, block_size)
+            (step, place, 1)
+            for place, num_computed in enumerate(computed)
+            if (step := -num_computed % block_size) < num_steps
         ]
+        if num_steps > block_size:
+            block_steps += [
+                (later, place, 1)
+                for step, place, _ in block_steps
+                for later in range(step + block_size, num_steps, block_size)
+            ]
         if self._caches_prefixes:
             block_steps += [
-                _BlockStep(step, place, 0)
-                for place, first in enumerate(firsts)
-                for step in range((first - 1) % block_size, num_steps, block_size)
+                (step, place, 0)
+                for place, num_computed in enumerate(computed)
+                for step in range((-num_computed - 1) % block_size, num_steps, block_size)
             ]
         block_steps.sort()
         return block_steps
@@ -195,10 +195,10 @@ class FastForward:
         """Return how many steps find all the blocks that they need."""
         num_free = self._manager.block_pool.get_num_free_blocks()
         if len(block_steps) > num_free:
-            for block_step in block_steps:
-                num_free -= block_step.num_new_blocks
+            for step, _, num_new_blocks in block_steps:
+                num_free -= num_new_blocks
                 if num_free < 0:
-                    num_steps = block_step.step
+                    num_steps = step
                     break
         if self._lends and block_steps:
             num_steps = self._num_steps_that_may_be_lent(block_steps, num_steps)
@@ -216,9 +216,9 @@ class FastForward:
 
         def is_safe_after(steps: int) -> bool:
             holders = list(state.holders)
-            lent = [b for b in block_steps if b.step < steps and b.num_new_blocks]
-            for block_step in lent:
-                i = places[running[block_step.place].request_id]
+            lent = [place for step, place, new in block_steps if step < steps and new]
+            for place in lent:
+                i = places[running[place].request_id]
                 holder = holders[i]
                 holders[i] = holder._replace(allocated=holder.allocated + 1, want=0)
             return is_safe_state(KVState(state.num_blocks, state.num_free - len(lent), holders))
@@ -233,17 +233,19 @@ class FastForward:
         """Return the KV blocks in use in each step."""
         new_blocks = [0] * num_steps
         new_blocks[0] = self._engine.kv_blocks_used
-        for block_step in block_steps:
-            new_blocks[block_step.step] += block_step.num_new_blocks
+        for step, _, num_new_blocks in block_steps:
+            new_blocks[step] += num_new_blocks
         return list(accumulate(new_blocks))
 
-    def _append_tokens(self, run: DecodeRun) -> None:
+    def _advance_requests(self, run: DecodeRun) -> None:
         """Give each request its tokens; the one that ends it is left to update_from_output()."""
-        tokens = [FILLER_TOKEN] * len(run.ends)
+        num_steps = len(run.ends)
+        tokens = [FILLER_TOKEN] * num_steps
         for request in run.requests:
-            # As request.append_output_token_ids() does.
-            request._output_token_ids.extend(tokens)
-            request._all_token_ids.extend(tokens)
+            # As schedule() and request.append_output_token_ids() do.
+            request.num_computed_tokens += num_steps
+            request._output_token_ids += tokens
+            request._all_token_ids += tokens
         for request in run.ending:
             del request._output_token_ids[-1], request._all_token_ids[-1]
         if self._caches_prefixes:
@@ -251,16 +253,20 @@ class FastForward:
                 request.update_block_hashes()
 
     def _allocate(self, run: DecodeRun, block_steps: Sequence[_BlockStep]) -> None:
-        """Let the KV-cache manager do what it would have done in each step, in that order."""
+        """Take the blocks from the KV-cache manager, in the order in which the steps would."""
+        ids = run.ids
+        if not self._caches_prefixes:
+            # What allocate_new_blocks() comes to for each, but the pool is asked only once.
+            tables = self._group.req_to_blocks
+            blocks = self._manager.block_pool.get_new_blocks(len(block_steps))
+            for (_, place, _), block in zip(block_steps, blocks, strict=True):
+                tables[ids[place]].append(block)
+            return
         # What allocate_slots() comes to for one token of a running request.
         for step, place, _ in block_steps:
             num_tokens = run.computed[place] + step + 1
-            self._allocate_new_blocks(run.ids[place], num_tokens, num_tokens)
-            if self._caches_prefixes:
-                self._manager.coordinator.cache_blocks(run.requests[place], num_tokens)
-        num_steps = len(run.ends)
-        for request in run.requests:
-            request.num_computed_tokens += num_steps
+            self._group.allocate_new_blocks(ids[place], num_tokens, num_tokens)
+            self._manager.coordinator.cache_blocks(run.requests[place], num_tokens)
 
     def _pass_steps(self, run: DecodeRun) -> None:
         """Bring the scheduler's own attributes to where the last schedule() would have."""

@@ -55,7 +55,15 @@ def get_trace_config(scheduler: Scheduler) -> TraceConfig:
         num_batched_tokens_buckets=None if prefill_ladder is None else tuple(prefill_ladder),
         num_seqs_buckets=None if decode_ladder is None else tuple(decode_ladder),
         max_kv_concurrent=getattr(scheduler, "_max_kv_concurrent", None),
+        kv_admission=_get_kv_admission(scheduler),
     )
+
+
+def _get_kv_admission(scheduler: Scheduler) -> str | None:
+    # SeparatedScheduler has the setting too, but only where there is a bound does it mean anything.
+    if not hasattr(scheduler, "_max_kv_concurrent"):
+        return None
+    return getattr(getattr(scheduler, "neuron_config", None), "kv_admission", None)
 
 
 class _Pending(NamedTuple):
@@ -180,6 +188,7 @@ class Recorder:
             waiting=waiting,
             held_back=held_back,
             hidden=tuple(r.request_id for r in getattr(scheduler, "hidden_reqs", ())),
+            held_decodes=tuple(r.request_id for r in getattr(scheduler, "held_decodes", ())),
             running=tuple(r.request_id for r in scheduler.running),
             num_waiting=num_waiting,
             num_held_back=num_held_back,

@@ -1,22 +1,30 @@
 """RooflineCostModel: step times of a Trn2 from published rates, for models by name.
 
+Attention is this package's own kernels: the bytes they move and the flops they multiply, as
+`kernels/cost.py` counts them and the emulator confirms. The rest of a layer is weights.
+
 Peak rates are the published ones (Neuron documentation: NKI guide to Trainium2, trn2 instance
 page). How much of them is reached is in three constants, fitted to the few latencies that are
 published; nothing here was measured on hardware. Medians against the published ones:
 
-    vLLM Neuron, Llama-3.1-8B, TP 8, 512 in / 128 out, 2 users     TTFT  +1 %, TPOT -10 %
-    vLLM Neuron, gpt-oss-120b, TP 16, 512 in / 128 out, 1 user     TTFT +12 %, TPOT +11 %
-    NxD Inference, Llama-3.3-70B, TP 64, 10,000 in, 1 user         TTFT +12 %, TPOT  -5 %
-    NxD Inference, Llama-3.1-405B, TP 64, the same                 TTFT twice, TPOT +19 %
+    vLLM Neuron, Llama-3.1-8B, TP 8, 512 in / 128 out, 2 users     TTFT  -1 %, TPOT  -9 %
+    vLLM Neuron, gpt-oss-120b, TP 16, 512 in / 128 out, 1 user     TTFT  +1 %, TPOT +11 %
+    NxD Inference, Llama-3.3-70B, TP 64, 10,000 in, 1 user         TTFT +10 %, TPOT  +4 %
+    NxD Inference, Llama-3.1-405B, TP 64, the same                 TTFT twice, TPOT +26 %
 
-So the last, much larger than what it was fitted to, is out of its range.
+So the last, much larger than what it was fitted to, is out of its range. `benchmarks/fidelity.py`
+prints the table anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ..kernels.cost import AttentionShape
 
 BF16_BYTES = 2
 
@@ -62,11 +70,6 @@ class ModelShape(NamedTuple):
         """Weights of the output projection."""
         return self.hidden_size * self.vocab_size
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V of one token, over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * BF16_BYTES
-
 
 MODELS = {
     "llama-3.1-8b": ModelShape(32, 4096, 32, 8, 128, 14336, 128256),
@@ -82,7 +85,7 @@ PEAK_FLOPS_PER_CORE = 79e12
 HBM_BYTES_PER_SECOND_PER_CORE = 2.9e12 / 8
 """One physical core's share of the chip's HBM bandwidth."""
 
-MFU = 0.17
+MFU = 0.19
 """Share of the peak FLOPS that a prefill reaches."""
 
 MBU = 0.8
@@ -104,23 +107,25 @@ class RooflineCostModel:
     With P the weights of attention, MLP and output projection, c the tensor parallel degree in
     logical cores, each of `lnc` physical ones, n the tokens of a prefill bucket, L the layers:
 
-        prefill  = L * LAYER_SECONDS + FLOPs / (MFU * c * lnc * PEAK_FLOPS_PER_CORE)
-        FLOPs    = 2 * P * n                          weights
-                 + 4 * L * heads * head_dim * n * (context + n / 2) * max(1, 128 / head_dim)
+        prefill  = L * (LAYER_SECONDS + kernels) + 2 * P * n / (MFU * c * lnc * peak)
+        decode   = L * (LAYER_SECONDS + kernels) + 2 * P / (MBU * c * lnc * bandwidth)
+        kernels  = segmented_attention or paged_decode_attention, and kv_cache_update: for each
+                   the longer of bytes / (MBU * bandwidth) and flops / (MFU * peak)
 
-        decode   = L * LAYER_SECONDS + bytes / (MBU * c * lnc * HBM_BYTES_PER_SECOND_PER_CORE)
-        bytes    = 2 * P                              weights
-                 + rows * KV range * KV bytes per token
+    with PEAK_FLOPS_PER_CORE and HBM_BYTES_PER_SECOND_PER_CORE. A decode step whose weights need
+    more FLOPs than bytes allow takes as long as those FLOPs. The output projection is computed
+    for one token of a prefill and for every row of a decode. Of a mixture of experts, a decode
+    reads those that its rows fall upon if they choose at random; a prefill computes blocks of
+    EXPERT_BLOCK_TOKENS for each.
 
-    A decode step that has more FLOPs than bytes allow is as long as its FLOPs. The output
-    projection is computed for one token of a prefill and for every row of a decode. A head
-    narrower than the 128 rows of the tensor engine uses it in proportion. Of a mixture of experts,
-    a decode reads those that its rows fall upon if they choose at random; a prefill computes
-    blocks of EXPERT_BLOCK_TOKENS for each.
+    A kernel runs on one logical core with its share of the heads, at least one KV head. It splits
+    KV heads between the physical cores; a single one is computed by both alike. A head narrower
+    than the 128 rows of the tensor engine uses it in proportion.
 
-    The KV range is what a decode graph is shaped for, and is read as a whole: `max_model_len`, or
-    the smallest of `decode_context_length_buckets` that holds the longest request. (Neuron's
-    pages differ on whether unused blocks are skipped; this is the larger reading.)
+    A decode attends to the KV range that its graph is shaped for, and reads it as a whole:
+    `max_model_len`, or the smallest of `decode_context_length_buckets` that holds the longest
+    request. (Neuron's pages differ on whether unused blocks are skipped; this is the larger
+    reading. A CostModel is not told the other requests' lengths either.)
 
     Attributes:
         model: one of MODELS, or a ModelShape.
@@ -128,6 +133,8 @@ class RooflineCostModel:
         max_model_len: longest sequence, in tokens.
         lnc: physical cores in a logical one, 1 or 2.
         decode_context_length_buckets: ascending, below `max_model_len`; empty for one graph.
+        block_size: tokens in a KV block.
+        kv_segment_size: tokens of prior context that a prefill reads at a time.
 
     Raises:
         ValueError: a setting is wrong; it is named.
@@ -138,6 +145,8 @@ class RooflineCostModel:
     max_model_len: int
     lnc: int = 2
     decode_context_length_buckets: tuple[int, ...] = ()
+    block_size: int = 32
+    kv_segment_size: int = 1024
 
     def __post_init__(self) -> None:
         if isinstance(self.model, str) and self.model not in MODELS:
@@ -146,9 +155,14 @@ class RooflineCostModel:
             )
         if self.lnc not in {1, 2}:
             raise ValueError(f"lnc: {self.lnc} must be 1 or 2, physical cores in a logical one")
-        for name in ("tp_degree", "max_model_len"):
+        for name in ("tp_degree", "max_model_len", "block_size", "kv_segment_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        if self.kv_segment_size % self.block_size:
+            raise ValueError(
+                f"kv_segment_size: {self.kv_segment_size} must be a multiple of block_size = "
+                f"{self.block_size}"
+            )
         ladder = (*self.decode_context_length_buckets, self.max_model_len)
         if list(ladder) != sorted(set(ladder)):
             raise ValueError(
@@ -170,36 +184,78 @@ class RooflineCostModel:
             blocks = -(-share // EXPERT_BLOCK_TOKENS)
             rows_per_layer = m.num_experts * blocks * EXPERT_BLOCK_TOKENS
         weights = m.num_layers * (m.attention_params * bucket + m.expert_params * rows_per_layer)
-        flops = 2 * (weights + m.head_params) + self._attention_flops(bucket, context + bucket / 2)
-        return m.num_layers * LAYER_SECONDS + flops / (MFU * self._peak_flops)
+        kernels = self._kernel_seconds("segmented_attention", bucket=bucket, context=context)
+        kernels += self._kernel_seconds("kv_cache_update", num_tokens=bucket)
+        flops = 2 * (weights + m.head_params)
+        return m.num_layers * (LAYER_SECONDS + kernels) + flops / (MFU * self._peak_flops)
 
     def decode_seconds(self, batch_bucket: int, context: int) -> float:
         """Return the seconds of a decode step of `batch_bucket` rows, the longest `context`."""
+        graph = batch_bucket, self._kv_range(context)
+        seconds = self._decode_graphs.get(graph)
+        if seconds is None:
+            seconds = self._decode_graphs[graph] = self._graph_seconds(*graph)
+        return seconds
+
+    @cached_property
+    def _decode_graphs(self) -> dict[tuple[int, int], float]:
+        """Seconds by (batch bucket, KV range), as far as asked for: there are few, often asked."""
+        return {}
+
+    def _graph_seconds(self, rows: int, kv_range: int) -> float:
         m = self.shape
-        kv_range = self._kv_range(context)
-        missed = (1 - m.experts_per_token / m.num_experts) ** batch_bucket
+        missed = (1 - m.experts_per_token / m.num_experts) ** rows
         experts = m.num_experts * (1 - missed) if m.num_experts > 1 else 1
-        weights = m.num_layers * (m.attention_params + experts * m.expert_params) + m.head_params
-        num_bytes = BF16_BYTES * weights + batch_bucket * kv_range * m.kv_bytes_per_token
+        read = m.num_layers * (m.attention_params + experts * m.expert_params) + m.head_params
         used = m.num_layers * (m.attention_params + m.experts_per_token * m.expert_params)
-        weight_flops = 2 * (used + m.head_params) * batch_bucket
-        flops = weight_flops + self._attention_flops(batch_bucket, kv_range)
-        return m.num_layers * LAYER_SECONDS + max(
-            num_bytes / (MBU * self._bytes_per_second), flops / (MFU * self._peak_flops)
+        flops = 2 * (used + m.head_params) * rows
+        weights = max(
+            BF16_BYTES * read / (MBU * self._bytes_per_second), flops / (MFU * self._peak_flops)
+        )
+        kernels = self._kernel_seconds(
+            "paged_decode_attention", context_lens=[kv_range - 1] * rows, max_context=kv_range
+        )
+        kernels += self._kernel_seconds("kv_cache_update", num_tokens=rows)
+        return m.num_layers * (LAYER_SECONDS + kernels) + weights
+
+    @cached_property
+    def attention_shape(self) -> AttentionShape:
+        """The attention of one layer on one logical core."""
+        from ..kernels.cost import AttentionShape
+
+        m = self.shape
+        num_kv_heads = -(-m.num_kv_heads // self.tp_degree)
+        return AttentionShape(
+            num_heads=-(-m.num_heads // self.tp_degree),
+            num_kv_heads=num_kv_heads,
+            head_dim=m.head_dim,
+            block_size=self.block_size,
+            kv_segment_size=self.kv_segment_size,
+            itemsize=BF16_BYTES,
+            cores=self.lnc if num_kv_heads % self.lnc == 0 else 1,
+        )
+
+    def _kernel_seconds(self, kernel: str, **sizes: Any) -> float:
+        """Return the seconds of one call of a kernel, for one layer."""
+        # Imported when needed: it brings torch along.
+        from ..kernels.cost import cost
+
+        shape = self.attention_shape
+        counted = cost(kernel, shape, **sizes)
+        flops = counted.flops * max(1.0, 128 / shape.head_dim)
+        return max(
+            counted.bytes / (MBU * HBM_BYTES_PER_SECOND_PER_CORE * shape.cores),
+            flops / (MFU * PEAK_FLOPS_PER_CORE * shape.cores),
         )
 
     def kv_cache_tokens(self, share: float = 0.3) -> int:
         """Return the tokens whose K and V fit `share` of the cores' memory (12 GiB each).
 
-        0.3 is the largest share that vLLM Neuron gives the KV cache by default.
+        0.3 is the largest share that vLLM Neuron gives the KV cache by default. With more cores
+        than KV heads, several keep the same head.
         """
-        memory = 12 * 2**30 * self.lnc * self.tp_degree
-        return int(share * memory / self.shape.kv_bytes_per_token)
-
-    def _attention_flops(self, num_queries: int, num_keys: float) -> float:
-        m = self.shape
-        lost = max(1.0, 128 / m.head_dim)
-        return 4 * m.num_layers * m.num_heads * m.head_dim * num_queries * num_keys * lost
+        kv_bytes_per_token = self.shape.num_layers * self.attention_shape.kv_bytes_per_token
+        return int(share * 12 * 2**30 * self.lnc / kv_bytes_per_token)
 
     def _kv_range(self, context: int) -> int:
         ladder = self.decode_context_length_buckets

@@ -66,6 +66,7 @@ class TraceConfig:
         num_batched_tokens_buckets: prefill ladder, or None if nothing is padded.
         num_seqs_buckets: decode ladder, or None if nothing is padded.
         max_kv_concurrent: how many requests the KV bound lets run, or None without a bound.
+        kv_admission: which policy admits requests to the KV cache, or None without one.
     """
 
     scheduler: str
@@ -77,6 +78,7 @@ class TraceConfig:
     num_batched_tokens_buckets: tuple[int, ...] | None = None
     num_seqs_buckets: tuple[int, ...] | None = None
     max_kv_concurrent: int | None = None
+    kv_admission: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class StepRecord:
         waiting: ids visible to vLLM's scheduler that did not start.
         held_back: ids that the holdback queue kept from it, in queue order.
         hidden: ids of running requests hidden in this step.
+        held_decodes: those of them that had to wait for a KV block, which the banker must not lend
+            yet; the others gave way to the other phase.
         running: ids of all running requests when the step was scheduled, oldest first.
         hold_reason: why the first request that was not admitted was not.
         held_head: that request's id.
@@ -149,6 +153,7 @@ class StepRecord:
     kv_blocks_used: int
     kv_blocks_total: int
     kv_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    held_decodes: tuple[str, ...] = ()
     new_text: tuple[tuple[str, str], ...] = ()
     inputs: StepInputs | None = None
     finished: tuple[tuple[str, str], ...] = ()

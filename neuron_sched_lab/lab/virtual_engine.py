@@ -10,6 +10,9 @@ step's tokens are there at its end. Adding takes no time unless the cost model s
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,6 +101,7 @@ class VirtualEngine:
         self._hash_block_size = (
             scheduler.block_size if scheduler.cache_config.enable_prefix_caching else None
         )
+        self._decode_ladder = getattr(scheduler, "num_seqs_buckets", None)
         self._block_pool = scheduler.kv_cache_manager.block_pool
         self._num_empty_steps = 0
         self._arrivals = Arrivals(workload)
@@ -106,14 +110,15 @@ class VirtualEngine:
 
     def run(self, max_steps: int | None = None) -> None:
         """Run until every request has ended, the scheduler stalls, or `max_steps` were made."""
-        while not self.stalled and (max_steps is None or self.log.num_steps < max_steps):
-            self._add_arrivals()
-            if not self.scheduler.requests:
-                if not self._arrivals:
-                    break
-                self.clock = self._arrivals.next_seconds
-            elif self.fast_forward is None or not self.fast_forward.advance():
-                self._step()
+        with _no_garbage_collection():
+            while not self.stalled and (max_steps is None or self.log.num_steps < max_steps):
+                self._add_arrivals()
+                if not self.scheduler.requests:
+                    if not self._arrivals:
+                        break
+                    self.clock = self._arrivals.next_seconds
+                elif self.fast_forward is None or not self.fast_forward.advance():
+                    self._step()
         if self.recorder is not None:
             self.recorder.detach()
 
@@ -135,8 +140,9 @@ class VirtualEngine:
 
     def decode_bucket(self, num_rows: int) -> int:
         """Return the rows of the tensor that holds `num_rows` decodes."""
-        ladder = getattr(self.scheduler, "num_seqs_buckets", None)
-        return num_rows if ladder is None else get_bucket_for_count(num_rows, ladder)
+        if self._decode_ladder is None:
+            return num_rows
+        return get_bucket_for_count(num_rows, self._decode_ladder)
 
     def _add_arrivals(self) -> None:
         while (due := self._arrivals.pop_due(self.clock)) is not None:
@@ -263,6 +269,18 @@ class VirtualEngine:
             self._arrivals.release_followers(request_id, self.clock)
         if request_ids and self.fast_forward is not None:
             self.fast_forward.steadiness.note_change()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect no cycles for a while: steps make none, and each search walks through all prompts."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Step(NamedTuple):

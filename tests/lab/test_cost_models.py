@@ -3,50 +3,28 @@
 import random
 
 import pytest
+import torch
 
+from benchmarks.fidelity import MARGIN, PUBLISHED, simulate_published
+from neuron_sched_lab.kernels import cost as kernel_cost
+from neuron_sched_lab.kernels import emulator, nki_kernels
+from neuron_sched_lab.kernels.check import find_nki
+from neuron_sched_lab.kernels.nki_kernels.arguments import decode_arguments, prefill_arguments
+from neuron_sched_lab.lab import roofline as rates
 from neuron_sched_lab.lab.calibration import fit_line
 from neuron_sched_lab.lab.cost_model import CostModel, FunctionCostModel, Line, MeasuredCostModel
-from neuron_sched_lab.lab.roofline import MODELS, RooflineCostModel
+from neuron_sched_lab.lab.roofline import MODELS, ModelShape, RooflineCostModel
 from neuron_sched_lab.lab.simulation import simulate
 from neuron_sched_lab.lab.workload_generators import closed_loop
-
-MARGIN = 0.15
-"""How far a published figure may be from the simulated one."""
+from tests.kernels import cases
 
 
-def published(model, tp, max_model_len, users, prompt, output, buckets, **milliseconds):
-    return pytest.param(
-        RooflineCostModel(model, tp_degree=tp, max_model_len=max_model_len),
-        closed_loop(users, 12 * users, think_seconds=0.005, prompt=prompt, output=output),
-        {
-            "max_num_seqs": users,
-            "max_model_len": max_model_len,
-            "max_num_batched_tokens": buckets[-1],
-            "neuron_config": {"num_batched_tokens_buckets": buckets},
-        },
-        milliseconds,
-        id=model,
-    )
-
-
-@pytest.mark.parametrize(
-    ("cost_model", "workload", "settings", "milliseconds"),
-    [
-        # vLLM Neuron, EAGLE3 tutorial for Llama 3.1, baseline without speculation.
-        published(
-            "llama-3.1-8b", 8, 2048, 2, 512, 128, [128, 256, 512, 1024, 2048],
-            ttft=51.07, tpot=10.52,
-        ),
-        # vLLM Neuron, EAGLE3 tutorial for gpt-oss, baseline.
-        published("gpt-oss-120b", 16, 768, 1, 512, 128, [512], ttft=252.33, tpot=7.00),
-        # The stack before (NxD Inference), Llama-3.3-70B tutorial: same shape as 3.1.
-        published("llama-3.1-70b", 64, 12288, 1, 10000, 200, [10240, 12288], ttft=814, tpot=19.6),
-    ],
-)  # fmt: skip
-def test_published_latencies(cost_model, workload, settings, milliseconds):
-    metrics = simulate(workload, cost_model=cost_model, **settings).metrics()
-    for name, expected in milliseconds.items():
-        assert getattr(metrics, name).p50 * 1000 == pytest.approx(expected, rel=MARGIN), name
+@pytest.mark.parametrize("row", [row for row in PUBLISHED if row.fitted], ids=lambda row: row.model)
+def test_published_latencies(row):
+    metrics = simulate_published(row)
+    for name in ("ttft", "tpot"):
+        simulated = getattr(metrics, name).p50 * 1000
+        assert simulated == pytest.approx(getattr(row, name), rel=MARGIN), name
 
 
 @pytest.mark.parametrize(
@@ -90,6 +68,94 @@ def test_a_decode_reads_the_whole_range_that_its_graph_is_shaped_for():
     assert laddered.decode_seconds(8, 2049) == whole.decode_seconds(8, 1)
 
 
+def test_rates_are_those_of_the_kernels_cost():
+    assert kernel_cost.FLOPS_PER_SECOND[2] == rates.PEAK_FLOPS_PER_CORE
+    assert rates.HBM_BYTES_PER_SECOND_PER_CORE == kernel_cost.HBM_BYTES_PER_SECOND
+
+
+KERNELS = {
+    "segmented_attention": ("ttft", "tpot"),
+    "paged_decode_attention": ("tpot", "ttft"),
+    "kv_cache_update": ("ttft", None),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_simulated_figures_change_when_a_kernel_costs_more(kernel, monkeypatch):
+    """By as much, and only those of the phase that the kernel is for."""
+    settings = {"max_num_seqs": 1, "max_num_batched_tokens": 512, "max_model_len": 2048}
+    workload = closed_loop(1, 3, prompt=500, output=10)
+
+    def figures():
+        cost_model = roofline(max_model_len=2048)
+        return simulate(workload, cost_model=cost_model, **settings).metrics().as_dict()
+
+    before, count = figures(), kernel_cost._COUNT[kernel]
+
+    def costs_more(*args, **sizes):
+        num_bytes, flops = count(*args, **sizes)
+        return num_bytes + 10**9, flops
+
+    monkeypatch.setitem(kernel_cost._COUNT, kernel, costs_more)
+    after = figures()
+    # In 32 layers; one KV head on each logical core, so only one physical core's rate.
+    added = 32 * 10**9 / (rates.MBU * rates.HBM_BYTES_PER_SECOND_PER_CORE)
+    changed, unchanged = KERNELS[kernel]
+    assert after[f"{changed}_p50"] - before[f"{changed}_p50"] == pytest.approx(added, rel=0.05)
+    if unchanged is not None:
+        assert after[f"{unchanged}_p50"] == pytest.approx(before[f"{unchanged}_p50"])
+
+
+def reached(kernel, args):
+    """Seconds that one physical core would take for what the emulator counts."""
+    with emulator.counting() as counts:
+        emulator.simulate(kernel)(*args)
+    return max(
+        counts.hbm_bytes / (rates.MBU * rates.HBM_BYTES_PER_SECOND_PER_CORE),
+        counts.matmul_flops / (rates.MFU * rates.PEAK_FLOPS_PER_CORE),
+    )
+
+
+def one_layer(draw, **settings):
+    shape = ModelShape(1, 512, draw.heads, draw.kv_heads, draw.head_dim, 1024, 1000)
+    return RooflineCostModel(shape, 1, 4096, lnc=1, block_size=draw.block_size, **settings)
+
+
+@pytest.mark.skipif(find_nki() is None, reason="nki counts nothing")
+@pytest.mark.parametrize("bucket", [32, 160])
+def test_a_prefill_gets_longer_by_what_the_emulator_counts(bucket):
+    """Between two contexts nothing differs but what the kernel moves and multiplies."""
+    expected = {}
+    for context in (128, 512):
+        draw = cases.Draw(4, torch.bfloat16)
+        assert draw.head_dim == 128
+        model = one_layer(draw, kv_segment_size=256)
+        q, k, v = draw.active(bucket, bucket)
+        k_cache, v_cache, tables = draw.paged([context], 100, more=bucket - 1)
+        lengths = cases.int32(context), cases.int32(bucket)
+        args = prefill_arguments(q, k, v, k_cache, v_cache, tables[0], *lengths, 256, draw.scale)
+        expected[context] = reached(nki_kernels.segmented_attention_kernel, args)
+    longer = model.prefill_seconds(bucket, 512) - model.prefill_seconds(bucket, 128)
+    assert longer == pytest.approx(expected[512] - expected[128], rel=1e-6)
+
+
+@pytest.mark.skipif(find_nki() is None, reason="nki counts nothing")
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_decode_gets_longer_by_what_the_emulator_counts(rows):
+    expected = {}
+    for kv_range in (128, 512):
+        draw = cases.Draw(4, torch.bfloat16)
+        model = one_layer(draw, decode_context_length_buckets=(128, 512))
+        q, k, v = draw.active(rows, rows)
+        blocks = kv_range // draw.block_size
+        k_cache, v_cache, tables = draw.paged([kv_range - 1] * rows, blocks)
+        lengths = cases.int32(*[kv_range - 1] * rows)
+        args = decode_arguments(q, k, v, k_cache, v_cache, tables, lengths, draw.scale)
+        expected[kv_range] = reached(nki_kernels.paged_decode_attention_kernel, args)
+    longer = model.decode_seconds(rows, 512) - model.decode_seconds(rows, 128)
+    assert longer == pytest.approx(expected[512] - expected[128], rel=1e-6)
+
+
 def test_a_mixture_reads_more_experts_the_more_rows_it_has():
     model = roofline(model="gpt-oss-20b")
     steps = [model.decode_seconds(rows, 1) for rows in (1, 2, 4, 8)]
@@ -103,6 +169,7 @@ def test_a_mixture_reads_more_experts_the_more_rows_it_has():
     [
         ({"model": "llama-9"}, "model: 'llama-9' is none of llama-3.1-8b"),
         ({"lnc": 3}, "lnc: 3 must be 1 or 2"),
+        ({"kv_segment_size": 100}, "kv_segment_size: 100 must be a multiple of block_size = 32"),
         ({"tp_degree": 0}, "tp_degree: 0 must be at least 1"),
         ({"decode_context_length_buckets": (2048, 1024)}, "must ascend and stay below"),
         ({"decode_context_length_buckets": (8192,)}, "must ascend and stay below max_model_len"),
@@ -116,6 +183,8 @@ def test_a_bad_setting_is_named(changes, message):
 def test_the_kv_cache_that_fits():
     # 30 % of 8 logical cores of 24 GiB, 128 KiB a token.
     assert roofline().kv_cache_tokens() == int(0.3 * 8 * 24 * 2**30 / 2**17)
+    # Sixteen cores hold the eight KV heads twice.
+    assert roofline(tp_degree=16).kv_cache_tokens() == roofline().kv_cache_tokens()
 
 
 def test_a_measured_table_is_looked_up_and_interpolated():

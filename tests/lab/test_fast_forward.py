@@ -226,7 +226,7 @@ def test_runs_in_which_the_banker_holds_decodes_back_are_the_same_too():
         simulate(workload, NeuronScheduler, COST, fast_forward=on, **settings)
         for on in (False, True)
     )
-    held = [r for r in stepped.trace if r.phase == "decode" and r.hidden]
+    held = [r for r in stepped.trace if r.held_decodes]
     assert len(held) > 10
     assert_same(stepped, forwarded)
     # Steps in which somebody is held back are scheduled one by one.

@@ -1,5 +1,8 @@
 """Simulation: the real schedulers on a virtual clock."""
 
+import gc
+from dataclasses import replace
+
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -131,6 +134,46 @@ def without_times(record):
     return scheduled, {k: v for k, v in vars(record).items() if k not in ours}
 
 
+@pytest.mark.parametrize(
+    ("cls", "config", "expected"),
+    [
+        (NeuronScheduler, {}, "worst_case"),
+        (NeuronScheduler, {"kv_admission": "banker"}, "banker"),
+        (SeparatedScheduler, {"kv_admission": "banker"}, None),
+        (Scheduler, None, None),
+    ],
+)
+def test_a_trace_knows_its_kv_policy(cls, config, expected):
+    trace = simulate(workload(), cls, neuron_config=config, **SMALL).trace
+    assert trace.config.kv_admission == expected
+
+
+def test_a_record_tells_who_waits_for_a_prefill_from_who_waits_for_a_block(tmp_path):
+    requests = poisson(50, 30, prompt=(40, 0.5), output=(60, 0.5))
+    settings = {**SMALL, "max_num_seqs": 8, "max_model_len": 256, "block_size": 4}
+    banker = {"kv_admission": "banker"}
+    trace = simulate(requests, num_kv_blocks=80, neuron_config=banker, **settings).trace
+    decodes = [r for r in trace if r.phase == "decode"]
+    # In a decode step nobody is hidden but by the banker; in a prefill step it is not asked.
+    assert all(r.held_decodes == r.hidden for r in decodes)
+    assert sum(bool(r.held_decodes) for r in decodes) > 10
+    prefills = [r for r in trace if r.phase == "prefill"]
+    assert any(r.hidden for r in prefills) and not any(r.held_decodes for r in prefills)
+    trace.save(tmp_path / "t.jsonl")
+    assert Trace.load(tmp_path / "t.jsonl") == trace
+
+
+def test_a_trace_from_before_these_fields_can_still_be_read(tmp_path):
+    trace = simulate(workload(("a", 0.0, 10, 3)), **SMALL).trace
+    trace.save(tmp_path / "new.jsonl")
+    header, *rest = (tmp_path / "new.jsonl").read_text().splitlines()
+    header = header.replace(', "kv_admission": "worst_case"', "")
+    (tmp_path / "old.jsonl").write_text("\n".join([header, *rest]))
+    old = Trace.load(tmp_path / "old.jsonl")
+    assert old.records == trace.records
+    assert old.config == replace(trace.config, kv_admission=None)
+
+
 def test_simulated_records_are_a_trace_like_any_other(tmp_path):
     result = simulate(poisson(20, 15, prompt=100, output=(10, 0.5)), **SMALL)
     result.trace.save(tmp_path / "t.jsonl")
@@ -174,6 +217,22 @@ def test_max_steps_stops_in_the_middle():
     result = simulate(workload(("a", 0.0, 10, 50)), fast_forward=False, max_steps=7, **SMALL)
     assert result.log.num_steps == 7
     assert result.metrics().num_finished == 0
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_afterwards_as_it_was(enabled, monkeypatch):
+    monkeypatch.setattr(gc, "isenabled", lambda: enabled)
+    calls = []
+    monkeypatch.setattr(gc, "enable", lambda: calls.append("enable"))
+    monkeypatch.setattr(gc, "disable", lambda: calls.append("disable"))
+
+    def fails(rows, context):
+        raise RuntimeError("a cost model's own")
+
+    settings = {**SMALL, "cost_model": FunctionCostModel(COST.prefill, fails)}
+    with pytest.raises(RuntimeError, match="own"):
+        simulate(workload(("a", 0.0, 10, 3)), **settings)
+    assert calls == (["disable", "enable"] if enabled else ["disable"])
 
 
 def test_a_bad_setting_is_named():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...scheduler import HoldReason
+from ...scheduler.buckets import get_bucket_for_count
 from .rules import join_ids
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def find_difference(yours: Step, packaged: Step) -> str | None:
         or _different_padding(yours, packaged)
         or _different_queues(yours, packaged)
         or _different_extra(yours, packaged)
+        or _different_returned(yours, packaged)
     )
 
 
@@ -78,6 +80,8 @@ def _in_words(reason: HoldReason | None, packaged: Step) -> str:
     if reason is HoldReason.KV_SATURATED:
         bound = scheduler._max_kv_concurrent
         return f"the KV cache was saturated: {bound} running requests may need all of it"
+    if reason is HoldReason.DECODES_FIRST:
+        return "it was the decodes' turn"
     return "it was not its turn" if reason is None else f"of this: {reason.value}"
 
 
@@ -126,9 +130,48 @@ def _different_padding(yours: Step, packaged: Step) -> str | None:
         if found != num_tokens:
             return (
                 f"you padded {request_id} to {found} ({packaged.scheduled[request_id]} actual), "
-                f"the packaged class to {num_tokens}"
+                f"the packaged class to {num_tokens}{_say_lost(request_id, packaged)}"
             )
     return f"you padded {join_ids(sorted(yours.padded.keys() - packaged.padded.keys()))} as well"
+
+
+def _say_lost(request_id: str, packaged: Step) -> str:
+    """Say of a prefill that it is one because the request has to read its tokens again."""
+    if request_id not in packaged.lost or request_id not in packaged.prefills:
+        return ""
+    num_computed = packaged.computed[request_id]
+    return (
+        f"; {request_id} lost its KV blocks in step {packaged.lost[request_id]}, and of its "
+        f"{num_computed + packaged.remaining[request_id]} tokens {num_computed} are computed again"
+    )
+
+
+def describe_pacing(packaged: Step) -> str | None:
+    """Say how long decodes had waited before the step, where a setting limits that."""
+    scheduler = packaged.scheduler
+    config = getattr(scheduler, "neuron_config", None)
+    if config is None or packaged.waited is None:
+        return None
+    num_prefills, num_tokens = packaged.waited
+    parts = []
+    if (limit := config.max_consecutive_prefills) is not None:
+        steps = "1 prefill step" if num_prefills == 1 else f"{num_prefills} prefill steps"
+        parts.append(f"decodes had waited for {steps} in a row (limit {limit})")
+    if (limit := config.max_decode_stall_tokens) is not None:
+        parts.append(f"decodes had waited for {_tokens(num_tokens)}{_next_chunk(packaged)}")
+        parts[-1] += f" (limit {limit})"
+    return "; ".join(parts) or None
+
+
+def _next_chunk(packaged: Step) -> str:
+    """Say how many tokens the next prefill would make decodes wait, padding included."""
+    candidates = [*sorted(packaged.prefilling), *packaged.waiting]
+    if not candidates:
+        return ""
+    buckets = packaged.scheduler.neuron_config.num_batched_tokens_buckets
+    num_tokens = min(packaged.remaining[candidates[0]], buckets[-1])
+    chunk = get_bucket_for_count(num_tokens, buckets)
+    return f", the next chunk of {candidates[0]} takes {chunk}"
 
 
 def _different_queues(yours: Step, packaged: Step) -> str | None:
@@ -157,6 +200,14 @@ def _different_extra(yours: Step, packaged: Step) -> str | None:
                 f"your {name} is {_value(found)}, the packaged class's is {_value(expected)}; "
                 f"the step prefilled {prefills}"
             )
+    return None
+
+
+def _different_returned(yours: Step, packaged: Step) -> str | None:
+    for name, expected in packaged.returned.items():
+        found = yours.returned.get(name)
+        if found != expected:
+            return f"your {name}() returned {found}, the packaged class's {expected}"
     return None
 
 

@@ -9,12 +9,16 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from .result import NOT_RIGHT, NOT_SOLVED, CheckResult
 
-MAX_CPU_SECONDS = 10
+MAX_CPU_SECONDS = 3.0
 """Of one call of the learner's code, which takes milliseconds: beyond it, it is an endless loop."""
+
+MAX_CPU_SECONDS_OF_A_RUN = 10.0
+"""The same of code that runs a whole engine."""
 
 
 class EndlessLoopError(BaseException):
@@ -33,8 +37,10 @@ def explain_error(
         name = traceback.extract_tb(error.__traceback__)[-1].name
         return CheckResult(NOT_SOLVED, f"{name}() is still to be written")
     line = find_line(error, files)
-    details = (f"in your line: {line}", *context) if line else context
-    return CheckResult(NOT_RIGHT, f"{where}: {say_error(error)}", details)
+    details = (f"in your line: {line}",) if line else ()
+    return CheckResult(
+        NOT_RIGHT, f"{where}: {say_error(error)}", (*details, *_find_place(error, files), *context)
+    )
 
 
 def say_error(error: BaseException) -> str:
@@ -49,6 +55,16 @@ def is_unsolved(error: BaseException, files: set[str]) -> bool:
     if not isinstance(error, NotImplementedError):
         return False
     return traceback.extract_tb(error.__traceback__)[-1].filename in files
+
+
+def _find_place(error: BaseException, files: set[str]) -> tuple[str, ...]:
+    """Say where the error was raised, unless that is the learner's own code."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    path = Path(innermost.filename)
+    is_told = innermost.filename in files or path.parent == Path(__file__).parent
+    if is_told or isinstance(error, EndlessLoopError):
+        return ()
+    return (f"raised in {path.name}, {innermost.name}(): {innermost.line}",)
 
 
 def find_line(error: BaseException, files: set[str]) -> str:
@@ -77,8 +93,8 @@ def code_files(yours: Any) -> set[str]:
 
 
 @contextmanager
-def cpu_limit() -> Iterator[None]:
-    """Interrupt an endless loop after MAX_CPU_SECONDS of CPU time of this process.
+def cpu_limit(seconds: float | None = None) -> Iterator[None]:
+    """Interrupt an endless loop after `seconds` of CPU time of this process (MAX_CPU_SECONDS).
 
     CPU time, so that a busy machine or a debugger's breakpoint is no endless loop. Signals reach
     the main thread only, in which a notebook's cells run; elsewhere there is no limit.
@@ -92,7 +108,7 @@ def cpu_limit() -> Iterator[None]:
         raise EndlessLoopError
 
     before = signal.signal(signal.SIGVTALRM, interrupt)
-    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds or MAX_CPU_SECONDS)
     try:
         yield
     finally:

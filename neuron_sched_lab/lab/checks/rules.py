@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...scheduler import (
     HoldbackScheduler,
+    HoldReason,
     KVAdmissionScheduler,
     NeuronScheduler,
     PaddedScheduler,
@@ -73,7 +74,8 @@ def _capacity(step: Step) -> str | None:
 def _seats(step: Step) -> str | None:
     limit = step.scheduler.scheduler_config.max_num_seqs
     if step.shown_waiting and len(step.running) >= limit:
-        return f"{join_ids(step.shown_waiting)} was let in with {limit} of {limit} seats taken"
+        ids = join_ids(step.shown_waiting)
+        return f"{ids} was shown to vLLM with {limit} of {limit} seats taken"
     return None
 
 
@@ -170,9 +172,41 @@ def _no_preemption(step: Step) -> str | None:
     return None
 
 
+def _super_first(step: Step) -> str | None:
+    if step.extra.get("hold_reason") is not HoldReason.KV_SATURATED:
+        return None
+    limit = step.scheduler.scheduler_config.max_num_seqs
+    other = None
+    if len(step.running) >= limit:
+        other = f"{limit} of {limit} seats are taken"
+    elif step.prefilling:
+        other = f"{join_ids(sorted(step.prefilling))} is still reading its prompt"
+    return other and f"hold_reason is {HoldReason.KV_SATURATED.value!r}, though {other}"
+
+
+def _idle(step: Step) -> str | None:
+    if not step.in_queues and step.state != SchedulerState.IDLE.value:
+        return f"no request is left, and the state is {step.state}"
+    return None
+
+
+def _empty_step(step: Step) -> str | None:
+    if step.scheduled or not step.in_queues or step.state == step.state_before:
+        return None
+    left = join_ids(sorted(step.in_queues))
+    return f"it went from {step.state_before} to {step.state}, with {left} left"
+
+
+def _handed_on(step: Step) -> str | None:
+    for name, value in step.returned.items():
+        if value is None:
+            return f"{name}() returned None"
+    return None
+
+
 def _true_state(step: Step) -> str | None:
     if not step.scheduled:
-        return None
+        return None  # see _idle and _empty_step
     expected = SchedulerState.ACTIVE_PREFILL if step.prefills else SchedulerState.ACTIVE_DECODE
     if step.state != expected.value:
         return f"the step ran {join_ids(step.scheduled)}, that is {expected.value}"
@@ -190,6 +224,11 @@ BASE_RULES = (
         _true_accounts,
     ),
     Rule("progress", "a step is not empty while something could run", _progress),
+    Rule(
+        "handed on",
+        "update_from_output() and finish_requests() return what super() gave them",
+        _handed_on,
+    ),
 )
 
 PROMISES: dict[type, tuple[Rule, ...]] = {
@@ -215,18 +254,33 @@ PROMISES: dict[type, tuple[Rule, ...]] = {
             _kv_bound,
         ),
         Rule("no preemption", "who has started keeps its KV blocks to the end", _no_preemption),
+        Rule(
+            "super first", "the class before is asked first, and its no is the reason", _super_first
+        ),
     ),
     NeuronScheduler: (
         Rule("true state", "the state says what the step ran, by its counts before", _true_state),
+        Rule("idle", "IDLE when no request is left", _idle),
+        Rule(
+            "empty step",
+            "a step that runs nothing, with requests left, keeps the state",
+            _empty_step,
+        ),
     ),
 }
 """What each packaged class promises beyond the classes it extends."""
 
 
-def rules_for(packaged: type[Scheduler]) -> tuple[Rule, ...]:
-    """Return the rules that the packaged class promises to keep."""
-    promised = (rules for cls, rules in PROMISES.items() if issubclass(packaged, cls))
-    return BASE_RULES + tuple(rule for rules in promised for rule in rules)
+PACING = ("max_consecutive_prefills", "max_decode_stall_tokens")
+"""Settings of neuron_config by which decodes interrupt a prompt: "prefill first" does not hold."""
+
+
+def rules_for(packaged: type[Scheduler], settings: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """Return the rules that the packaged class promises to keep with these settings."""
+    promised = [rule for cls in PROMISES if issubclass(packaged, cls) for rule in PROMISES[cls]]
+    if any(name in settings.get("neuron_config", {}) for name in PACING):
+        promised = [rule for rule in promised if rule.find_breach is not _prefill_first]
+    return (*BASE_RULES, *promised)
 
 
 def find_broken_rule(rules: tuple[Rule, ...], yours: Step, packaged: Step) -> str | None:

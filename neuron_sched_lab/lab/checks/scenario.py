@@ -14,13 +14,19 @@ MAX_MODEL_LEN = 128
 
 
 class Arrival(NamedTuple):
-    """A request that is added before a step; its first `num_shared` tokens are a common prefix."""
+    """A request that is added before a step.
+
+    Attributes:
+        num_shared: its first tokens are a prefix that all requests have in common.
+        ready_step: until this step it waits for something, as for a grammar to be compiled.
+    """
 
     step: int
     request_id: str
     num_prompt_tokens: int
     max_tokens: int
     num_shared: int = 0
+    ready_step: int = 0
 
 
 class Abort(NamedTuple):
@@ -51,6 +57,7 @@ def draw_scenario(
     seed: int,
     *,
     kv_pressure: bool = False,
+    not_ready: bool = False,
     aborts: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> Scenario:
@@ -59,6 +66,7 @@ def draw_scenario(
     Args:
         seed: of the draw.
         kv_pressure: the KV cache holds only one to three requests of full length.
+        not_ready: some requests cannot start for a while, though there is room for them.
         aborts: some requests are aborted.
         settings: for `make_scheduler`, in place of what would be drawn.
     """
@@ -93,4 +101,16 @@ def draw_scenario(
         arrivals.append(Arrival(step, f"r{i}", num_prompt_tokens, max_tokens, shared))
         if aborts and rng.random() < 0.2:  # noqa: PLR2004
             gone.append(Abort(step + 1 + below(rng, 8), f"r{i}"))
+    if not_ready:
+        arrivals = _delay_some(arrivals, random.Random(f"not ready/{seed}"))
     return Scenario(f"scenario {seed}", {**drawn, **(settings or {})}, tuple(arrivals), tuple(gone))
+
+
+def _delay_some(arrivals: list[Arrival], rng: random.Random) -> list[Arrival]:
+    """Let a third of the requests wait for up to 30 steps, often longer than all others run."""
+    return [
+        arrival._replace(ready_step=arrival.step + 1 + below(rng, 30))
+        if rng.random() < 1 / 3
+        else arrival
+        for arrival in arrivals
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .guard import FINDINGS, code_files, cpu_limit, explain_error
-from .result import NOT_RIGHT, SOLVED, CheckResult, require
+from .result import NOT_RIGHT, NOT_SOLVED, SOLVED, CheckResult, require
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -34,7 +34,7 @@ def check_scheduler(
         packaged: the class that it should behave like.
         scenarios: how many to draw, or scenarios of your own.
         extra: names of attributes that must be the same after each step, such as `state`.
-        draw: for `draw_scenario`: `kv_pressure`, `aborts`, `settings`.
+        draw: for `draw_scenario`: `kv_pressure`, `not_ready`, `aborts`, `settings`.
 
     Raises:
         NotSolvedError: it is not solved, and NSL_REQUIRE_SOLVED is 1.
@@ -62,6 +62,8 @@ def compare_schedulers(
             return found
         num_scenarios += 1
         num_steps += found
+    if not num_steps:
+        return CheckResult(NOT_SOLVED, "nothing was checked: there is no scenario")
     return CheckResult(
         SOLVED,
         f"{yours.__name__} does what {packaged.__name__} does, in each of {num_steps} steps of "
@@ -77,7 +79,7 @@ def _compare_in_scenario(
     from .rules import find_broken_rule, rules_for
     from .run import Run
 
-    rules = rules_for(packaged)
+    rules = rules_for(packaged, scenario.settings)
     reference = Run(packaged, scenario, extra)
     run: Run | None = None
     while not reference.done:
@@ -101,14 +103,22 @@ def _compare_in_scenario(
         broken = find_broken_rule(rules, mine, theirs)
         difference = find_difference(mine, theirs)
         if broken or difference:
-            details = (broken, *_context(scenario, theirs, mine))
+            details = (broken, _no_answer(mine), *_context(scenario, theirs, mine))
             message = f"{where}: {difference or 'you break a rule'}"
             return CheckResult(NOT_RIGHT, message, tuple(filter(None, details)))
     return reference.num_steps
 
 
+def _no_answer(mine: Step) -> str | None:
+    if None not in mine.answers:
+        return None
+    return "can_schedule() returned None; it must answer True or False"
+
+
 def _context(scenario: Scenario, theirs: Step, mine: Step | None = None) -> tuple[str, ...]:
     """Return what stood in the queues before the step and what each class made of it."""
+    from .difference import describe_pacing
+
     settings = scenario.settings
     shown = ("max_num_seqs", "max_num_batched_tokens", "num_blocks")
     lines = [
@@ -121,6 +131,8 @@ def _context(scenario: Scenario, theirs: Step, mine: Step | None = None) -> tupl
             or "-"
         ),
     ]
+    if pacing := describe_pacing(theirs):
+        lines.append(f"pacing:   {pacing}")
     if mine is not None:
         lines.append(f"you:      {_describe_scheduled(mine)}")
     return (*lines, f"packaged: {_describe_scheduled(theirs)}")

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from .guard import FINDINGS, code_files, cpu_limit, explain_error, find_line, is_unsolved, say_error
+from . import guard
+from .guard import (
+    FINDINGS,
+    EndlessLoopError,
+    code_files,
+    cpu_limit,
+    explain_error,
+    find_line,
+    is_unsolved,
+    say_error,
+)
 from .result import NOT_RIGHT, NOT_SOLVED, SOLVED, CheckResult, require
 
 if TYPE_CHECKING:
@@ -21,6 +31,11 @@ _short.maxlist = _short.maxtuple = _short.maxdict = 12
 _short.maxstring = _short.maxother = 80
 SMALL = 8
 """Numbers in a result that is shown whole."""
+
+NOTHING_TO_CHECK = "nothing was checked: {}; run the notebook's cells again, from the top"
+
+LETTERS = {"P": "ACTIVE_PREFILL", "D": "ACTIVE_DECODE"}
+"""What a prediction may write for a state, as in "PPD"."""
 
 
 class ValueRule(NamedTuple):
@@ -72,16 +87,19 @@ def compare_functions(
         found, error = _call(yours, case)
         if error is not None and is_unsolved(error, code_files(yours)):
             return explain_error(error, code_files(yours), "", ())
-        difference = _find_outcome_difference(found, error, expected, expected_error)
+        says = _Says(packaged)
+        difference = _find_outcome_difference(found, error, expected, expected_error, says)
         if difference is None:
             continue
         details: tuple[str, ...] = ()
-        if error is None:
+        if error is None and found is not None:  # no rule can judge a forgotten `return`
             arguments = case.values() if isinstance(case, Mapping) else case
             details = _broken_value_rules(rules, *arguments, found)
-        elif line := find_line(error, code_files(yours)):
+        elif error is not None and (line := find_line(error, code_files(yours))):
             details = (f"in your line: {line}",)
         return CheckResult(NOT_RIGHT, f"case {number}: {call}: {difference}", details)
+    if not number:
+        return CheckResult(NOT_SOLVED, NOTHING_TO_CHECK.format("there is no case"))
     name = getattr(packaged, "__name__", "the packaged function")
     return CheckResult(SOLVED, f"{yours.__name__} does what {name} does, in {number} cases")
 
@@ -92,11 +110,31 @@ def _describe_arguments(case: Case) -> str:
     return ", ".join(_short.repr(_as_plain(item)) for item in case)
 
 
-def _call(function: Callable[..., Any], case: Case) -> tuple[Any, BaseException | None]:
+class _Says:
+    """How messages speak of the function that yours is compared with.
+
+    Attributes:
+        returns, raises: the beginning of a sentence about it.
+        result: what stands at a place of its result.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if getattr(function, "__module__", "").startswith(__name__.partition(".")[0]):
+            self.returns = "the packaged function returns"
+            self.raises = "the packaged function raises"
+            self.result = "in the packaged function's"
+        else:  # the check's own, which the learner cannot look up
+            self.returns, self.raises = "it must return", "it must raise"
+            self.result = "in the right one"
+
+
+def _call(
+    function: Callable[..., Any], case: Case, seconds: float | None = None
+) -> tuple[Any, BaseException | None]:
     """Return the result and the error; one of them is None."""
     case = copy.deepcopy(case)
     try:
-        with cpu_limit():
+        with cpu_limit(seconds):
             if isinstance(case, Mapping):
                 return function(**case), None
             return function(*case), None
@@ -105,23 +143,38 @@ def _call(function: Callable[..., Any], case: Case) -> tuple[Any, BaseException 
 
 
 def _find_outcome_difference(
-    found: Any, error: BaseException | None, expected: Any, expected_error: BaseException | None
+    found: Any,
+    error: BaseException | None,
+    expected: Any,
+    expected_error: BaseException | None,
+    says: _Says,
 ) -> str | None:
     if error is None and expected_error is None:
-        return _find_value_difference(found, expected)
+        return _find_value_difference(found, expected, says)
     if error is None:
         you = f"you returned {_short.repr(found)}"
     elif expected_error is not None and isinstance(error, type(expected_error)):
         return None
+    elif isinstance(error, EndlessLoopError):
+        you = _say_endless("your function", guard.MAX_CPU_SECONDS)
     else:
         you = f"you raised {say_error(error)}"
     if expected_error is None:
-        return f"{you}, the packaged function returns {_short.repr(expected)}"
-    return f"{you}, the packaged function raises {say_error(expected_error)}"
+        return f"{you}, {says.returns} {_short.repr(expected)}"
+    return f"{you}, {says.raises} {say_error(expected_error)}"
 
 
-def _find_value_difference(found: Any, expected: Any) -> str | None:
+def _say_endless(who: str, seconds: float) -> str:
+    return f"{who} did not return within {seconds:g} s of computing (an endless loop?)"
+
+
+def _find_value_difference(found: Any, expected: Any, says: _Says) -> str | None:
     """Say where two results differ; a list equals a tuple, and True is not 1."""
+    if found is None and expected is not None:
+        what = _short.repr(_as_plain(expected))
+        if hasattr(expected, "_asdict"):
+            what = f"a {type(expected).__name__}"
+        return f"you returned None, {says.returns} {what}"
     mine, theirs = dict(_leaves("", found)), dict(_leaves("", expected))
     for path in [*theirs, *(path for path in mine if path not in theirs)]:
         if path in mine and path in theirs and _same(mine[path], theirs[path]):
@@ -129,11 +182,11 @@ def _find_value_difference(found: Any, expected: Any) -> str | None:
         if path in {"", "len()"} or len(theirs) <= SMALL:
             return (
                 f"you returned {_short.repr(_as_plain(found))}, "
-                f"the packaged function returns {_short.repr(_as_plain(expected))}"
+                f"{says.returns} {_short.repr(_as_plain(expected))}"
             )
         left = _short.repr(mine[path]) if path in mine else "missing"
         right = _short.repr(theirs[path]) if path in theirs else "missing"
-        return f"{path} is {left} in your result, {right} in the packaged function's"
+        return f"{path} is {left} in your result, {right} {says.result}"
     return None
 
 
@@ -190,30 +243,49 @@ def check_value(value: Any, rules: Sequence[ValueRule]) -> CheckResult:
     Raises:
         NotSolvedError: it is not solved, and NSL_REQUIRE_SOLVED is 1.
     """
+    return require(_compare_value(value, rules))
+
+
+def _compare_value(value: Any, rules: Sequence[ValueRule]) -> CheckResult:
     if callable(value):
-        value, error = _call(value, ())
-        if isinstance(error, NotImplementedError):
-            return require(CheckResult(NOT_SOLVED, "it is still to be written"))
+        value, error = _call(value, (), guard.MAX_CPU_SECONDS_OF_A_RUN)
         if error is not None:
-            return require(CheckResult(NOT_RIGHT, f"your code raised {say_error(error)}"))
+            return _explain_no_value(error)
     if value is None:
-        return require(CheckResult(NOT_SOLVED, "the value is still None"))
+        return CheckResult(NOT_SOLVED, "the value is still None")
+    if not rules:
+        return CheckResult(NOT_SOLVED, NOTHING_TO_CHECK.format("there is no rule for it to keep"))
     if broken := _broken_value_rules(rules, value):
-        return require(CheckResult(NOT_RIGHT, f"you gave {_short.repr(value)}", broken))
+        return CheckResult(NOT_RIGHT, f"you gave {_short.repr(value)}", broken)
     kept = ", ".join(rule.name for rule in rules)
-    return require(CheckResult(SOLVED, f"{_short.repr(value)} keeps every rule ({kept})"))
+    return CheckResult(SOLVED, f"{_short.repr(value)} keeps every rule ({kept})")
+
+
+def _explain_no_value(error: BaseException) -> CheckResult:
+    if isinstance(error, NotImplementedError):
+        return CheckResult(NOT_SOLVED, "it is still to be written")
+    if isinstance(error, EndlessLoopError):
+        return CheckResult(NOT_RIGHT, _say_endless("your code", guard.MAX_CPU_SECONDS_OF_A_RUN))
+    return CheckResult(NOT_RIGHT, f"your code raised {say_error(error)}")
 
 
 def check_prediction(prediction: Sequence[str], trace: Trace) -> CheckResult:
     """Compare predicted states, one for each step, with those of a trace.
 
+    Args:
+        prediction: states, or their first letters as in "PPD".
+        trace: what the engine did.
+
     Raises:
         NotSolvedError: it is not solved, and NSL_REQUIRE_SOLVED is 1.
     """
+    if not trace:
+        message = NOTHING_TO_CHECK.format("the engine has not run a step")
+        return require(CheckResult(NOT_SOLVED, message))
     for predicted, record in zip(prediction, trace, strict=False):
-        if predicted != record.state:
+        if record.state not in (predicted, LETTERS.get(predicted)):
             why = record.cause or "no reason recorded"
-            if record.held_head:
+            if record.held_head and record.state != LETTERS["P"]:
                 why += f"; {record.held_head} held back: {record.hold_reason}"
             difference = f"you predicted {predicted}, it was {record.state} ({why})"
             return require(CheckResult(NOT_RIGHT, f"step {record.step}: {difference}"))
