@@ -40,6 +40,8 @@ def describe_reason(record: StepRecord) -> str:
     elif num_held:
         waiting = [*record.held_back, *record.waiting]
         parts.append(f"{names(waiting, num_held)} waiting; this scheduler gives no reason")
+    if record.held_decodes:
+        parts.append(f"{names(record.held_decodes)} paused: the banker has no KV block to lend")
     if record.cause:
         parts.append(f"state {record.state}: {record.cause}")
     return "; ".join(parts)

@@ -11,6 +11,7 @@ from .controls import Controls
 from .inputs_view import InputsView
 from .kv_map import KVMap
 from .padding_view import PaddingView
+from .palette import ACTIVITIES
 from .picture import html_table
 from .player import Player
 from .queue_board import QueueBoard, group_requests
@@ -38,14 +39,14 @@ HALF_WIDTH = ("states", "padding", "kv", "text")
 class Dashboard(ipywidgets.VBox):
     """Watch a live Lab, or a recorded Trace.
 
-        Dashboard(lab)                        # everything
+        Dashboard(lab)                        # everything; no Reset if it has requests
         Dashboard(trace, views=["board"])     # one view
         Dashboard(make_lab)                   # a function that makes a Lab: Reset calls it again
 
     Args:
         source: a Lab, a Trace, or a function that makes a Lab and adds its first requests.
         views: names out of VIEWS, in order of appearance.
-        refill: called with the Lab after a reset, to add requests again.
+        refill: called with the Lab after a reset, to add its first requests again.
 
     Raises:
         ValueError: a view or the source is unknown.
@@ -100,7 +101,7 @@ class Dashboard(ipywidgets.VBox):
         moment = self.player.moment()
         totals = moment.history.totals(moment.position)
         groups = group_requests(moment)
-        queues = [f"{group.total} {name.replace('_', ' ')}" for name, group in groups.items()]
+        queues = [f"{g.total} {ACTIVITIES[name].title.lower()}" for name, g in groups.items()]
         arrow = get_arrow(moment)
         record, config = moment.record, moment.config
         padding = percent(totals.num_padding_tokens, totals.num_padded_tokens)

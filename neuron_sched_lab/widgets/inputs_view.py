@@ -17,6 +17,7 @@ MAX_NUMBERS = 2048
 """Numbers of a tensor that are drawn."""
 
 NO_INPUTS = "The model runner of this engine does not show its inputs."
+NO_STEP = "No step yet: after the first one its tensors appear here."
 PADDING_SLOT = -1
 """What `slot_mapping` holds where there is nothing to write: padding."""
 
@@ -24,6 +25,10 @@ PADDING_SLOT = -1
 def get_inputs(moment: Moment) -> StepInputs | None:
     """Return the padded tensors of the step, or None if they are not known."""
     return moment.record.inputs if moment.record else None
+
+
+def _say_missing(moment: Moment) -> str:
+    return NO_STEP if moment.record is None else NO_INPUTS
 
 
 def count_padding(inputs: StepInputs) -> int:
@@ -41,8 +46,7 @@ class InputsView(View):
         """Return the tensors, or why there are none."""
         inputs = get_inputs(moment)
         if inputs is None:
-            missing = "No step yet." if moment.record is None else NO_INPUTS
-            return {"step": moment.step, "missing": missing}
+            return {"step": moment.step, "missing": _say_missing(moment)}
         return {
             "step": moment.step,
             "phase": moment.record.phase if moment.record else "",
@@ -57,7 +61,7 @@ class InputsView(View):
         """Return the size of the tensors and their padding."""
         inputs = get_inputs(moment)
         if inputs is None:
-            return NO_INPUTS
+            return _say_missing(moment)
         size = count(len(inputs.input_ids), "number")
         return f"Inputs of step {moment.step}: {size}, {count_padding(inputs)} of them padding."
 

@@ -70,6 +70,7 @@ class Player:
                 f"function that makes a Lab"
             )
         self._watch_lab()
+        self._began_empty = not self.trace.requests
         self.history = History(self.trace)
         self.position = len(self.trace) if self.is_live else 0
         self.speed: float = 5
@@ -123,8 +124,10 @@ class Player:
 
     @property
     def can_reset(self) -> bool:
-        """True if `reset()` can start again from nothing."""
-        return not self.is_live or self._factory is not None or hasattr(self.lab, "reset")
+        """True if `reset()` can go back to the start, the requests of the start included."""
+        if not self.is_live or self._factory is not None:
+            return True
+        return hasattr(self.lab, "reset") and (self.refill is not None or self._began_empty)
 
     def moment(self) -> Moment:
         """Return what is to be shown now."""
@@ -292,11 +295,18 @@ class Player:
         self._say(f"aborted {label(request_id)}")
 
     def reset(self) -> None:
-        """Start again: a recorded trace from its first step, a live Lab from nothing.
+        """Go back to the start: of a recorded trace, or of a live Lab with its first requests.
+
+        A Lab that was given with requests in it cannot go back by itself: they would be lost.
 
         Raises:
-            RuntimeError: the Lab has no `reset()`, and no function that makes one was given.
+            RuntimeError: it cannot, see `can_reset`.
         """
+        if not self.can_reset:
+            raise RuntimeError(
+                "reset: this Lab's first requests would be lost; give a function that makes a Lab, "
+                "or `refill`"
+            )
         self._stop_task()
         self._pending_aborts.clear()
         if self._recorded is not None:
@@ -306,10 +316,8 @@ class Player:
             self.lab.close()
             self.lab = self._factory()
             self._watch_lab()
-        elif hasattr(self.lab, "reset"):
-            self.lab.reset()
         else:
-            raise RuntimeError("reset: this Lab cannot; give a function that makes a Lab instead")
+            self.lab.reset()
         if self.refill is not None:
             self.refill(self.lab)
         self.history = History(self.trace)

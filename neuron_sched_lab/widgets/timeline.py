@@ -140,7 +140,7 @@ class Timeline(View):
     def make_table(self, moment: Moment) -> list[list[str]]:
         """Return one row a step, the newest first."""
         history = moment.history
-        rows = [["step", "phase", "ran", "stalled", "ended", "new shape"]]
+        rows = [["step", "phase", "ran", "hidden", "ended", "new shape"]]
         start = max(moment.position - MAX_TABLE_ROWS, 0)
         for position in range(moment.position, start, -1):
             record = history.trace[position - 1]

@@ -6,6 +6,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from neuron_sched_lab.lab import compare as compare_module
 from neuron_sched_lab.lab.compare import compare
 from neuron_sched_lab.lab.cost_model import FunctionCostModel
+from neuron_sched_lab.lab.decision import describe_reason
+from neuron_sched_lab.lab.simulation import simulate
 from neuron_sched_lab.lab.workload import Workload, WorkloadRequest
 from neuron_sched_lab.lab.workload_generators import poisson
 from neuron_sched_lab.scheduler import (
@@ -69,6 +71,20 @@ def test_the_first_difference_has_both_decisions_and_the_reasons():
     assert (ours.clock, theirs.clock) == pytest.approx((0.128, 0.1))
     assert str(first).splitlines()[1].startswith("  NeuronScheduler at 0.128 s: prefills b")
     assert diff.answer.startswith("In step 2: only HoldbackScheduler decodes a. HoldbackScheduler")
+
+
+def test_decodes_that_the_banker_pauses_are_told_from_hidden_ones():
+    result = simulate(
+        poisson(50, 30, prompt=(40, 0.5), output=(60, 0.5)),
+        neuron_config={"kv_admission": "banker"},
+        num_kv_blocks=80,
+        **SMALL | {"max_num_seqs": 8, "max_model_len": 256, "block_size": 4},
+    )
+    paused = [record for record in result.trace if record.held_decodes]
+    assert paused
+    for record in paused:
+        assert "paused: the banker has no KV block to lend" in describe_reason(record)
+        assert set(record.held_decodes) <= set(record.hidden)
 
 
 def test_padding_is_a_difference_unless_left_out():

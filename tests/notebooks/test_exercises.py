@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
@@ -56,6 +58,33 @@ def test_what_is_written_is_short(path):
         assert len(skeleton) <= MAX_SKELETON_LINES, exercise.name
         assert 0 < len(written) <= MAX_WRITTEN_LINES, exercise.name
         assert PLACEHOLDER not in exercise.solution
+
+
+def find_names_from_before(source):
+    """The names that a cell takes from the cells before it."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return {node.id for node in names} - own
+
+
+def find_runs_of_lab(cells):
+    """`lab`, which a dashboard may move, and the names that cells give to what it ran."""
+    nodes = [node for cell in cells for node in ast.parse(cell.source).body]
+    assigns = [node for node in nodes if isinstance(node, ast.Assign)]
+    runs = [a for a in assigns if ast.unparse(a.value).startswith(("lab.run", "lab.trace"))]
+    return {"lab"} | {target.id for run in runs for target in run.targets}
+
+
+@by_name
+def test_no_check_depends_on_what_was_pressed_in_a_dashboard(path):
+    """A check runs a Lab of its own, as a dashboard's buttons add and abort requests of `lab`."""
+    cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    moved = find_runs_of_lab(cells)
+    for cell in cells:
+        if any(tag.startswith(CHECK_TAG) for tag in cell.metadata.get("tags", [])):
+            assert not find_names_from_before(cell.source) & moved, cell.id
 
 
 def make_run(text, *tags):

@@ -64,7 +64,7 @@ def test_a_recorded_run_drives_every_view_exactly_as_live(tmp_path):
     ],
 )
 def test_buttons_move_the_playhead(message, position):
-    dashboard = Dashboard(make_lab())
+    dashboard = Dashboard(make_lab)
     for _ in range(5):
         dashboard.player.step()
     press(dashboard, **message)
@@ -157,6 +157,30 @@ def test_refill_after_a_reset():
     dashboard = Dashboard(lab, refill=lambda lab: lab.add([7] * 3, request_id="again"))
     press(dashboard, type="reset")
     assert list(lab.trace.requests) == ["again"]
+
+
+def test_reset_does_not_lose_the_requests_of_a_given_lab():
+    lab = make_lab()
+    dashboard = Dashboard(lab)
+    press(dashboard, type="step")
+    assert not dashboard.controls.frame["can_reset"]
+    press(dashboard, type="reset")
+    assert dashboard.controls.frame["is_error"]
+    assert "give a function that makes a Lab" in dashboard.controls.frame["message"]
+    assert (len(lab.trace), len(lab.trace.requests)) == (1, 6)
+    lab.run()
+    assert len(lab.trace) > 1
+
+
+def test_a_lab_that_was_given_empty_is_emptied():
+    lab = FakeLab()
+    dashboard = Dashboard(lab)
+    press(dashboard, type="add", num_tokens=40, max_tokens=3)
+    press(dashboard, type="step")
+    assert dashboard.controls.frame["can_reset"]
+    press(dashboard, type="reset")
+    assert not lab.trace.requests
+    assert not dashboard.controls.frame["is_error"]
 
 
 def test_every_static_file_is_used_and_needs_no_network():

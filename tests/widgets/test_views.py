@@ -13,6 +13,7 @@ from neuron_sched_lab.lab.trace import Scheduled, Trace
 from neuron_sched_lab.widgets import InputsView, KVMap, Player, StateMachine, TextView, Timeline
 from neuron_sched_lab.widgets.dashboard import VIEWS
 from neuron_sched_lab.widgets.history import History, Moment
+from neuron_sched_lab.widgets.inputs_view import NO_STEP
 from neuron_sched_lab.widgets.kv_map import FREE, SHARED, get_cells, get_ranges, get_usage
 from neuron_sched_lab.widgets.padding_view import get_window
 from neuron_sched_lab.widgets.queue_board import MAX_CHIPS, WHY, QueueBoard, group_requests
@@ -424,7 +425,7 @@ def test_padding_of_the_inputs_is_marked():
 
 def test_without_inputs_the_view_says_so():
     view = InputsView(make_lab())
-    assert view.frame["missing"] == "No step yet."
+    assert view.frame["missing"] == view.alt == NO_STEP
     view.player.step()
     assert "does not show its inputs" in view.frame["missing"]
 

@@ -15,7 +15,7 @@ function render({ model, el: root }) {
   const speed = el("select", { "aria-label": "Speed", onchange: () => send("speed", { value: Number(speed.value) }) },
     ...SPEEDS.map(([value, text]) => el("option", { value }, text)));
   const end = button("To the end", () => send("end"), "Show the newest step");
-  const reset = button("Reset", () => send("reset"), "Start again from nothing");
+  const reset = button("Reset", () => send("reset"), "Go back to the start");
   const live = el("span", { class: "nsl-live" });
   const name = el("b");
 
@@ -69,8 +69,9 @@ function render({ model, el: root }) {
     back.disabled = frame.position === 0;
     end.disabled = atEnd;
     reset.disabled = !frame.can_reset;
-    reset.title = frame.can_reset ? "Start again from nothing"
-      : "This Lab cannot be reset; give Dashboard a function that makes a Lab";
+    reset.title = frame.can_reset ? "Go back to the start"
+      : "Its requests would be lost. Run the cell that made the Lab again, or give Dashboard a "
+        + "function that makes a Lab";
     where.replaceChildren("step ", el("b", {}, String(frame.step)), ` of ${frame.total}`);
     where.dataset.step = frame.step;
     where.dataset.total = frame.total;
