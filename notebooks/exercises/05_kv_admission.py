@@ -42,7 +42,7 @@ class MyAdmissionScheduler(PaddedScheduler):
         )
 
     def can_schedule(self, request):
-        # First ask the class before this one. Then: do so many run that they may need it all?
+        # First ask super(). Then: do so many run that they may need it all?
         # `return self._hold(HoldReason.KV_SATURATED)` notes the reason and says no.
         raise NotImplementedError
 # %% solution

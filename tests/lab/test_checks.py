@@ -25,6 +25,7 @@ from neuron_sched_lab.lab.checks.scenario import draw_scenario
 from neuron_sched_lab.runner.inputs import pad_prefill
 from neuron_sched_lab.scheduler import (
     HoldbackScheduler,
+    HoldReason,
     KVAdmissionScheduler,
     NeuronAsyncScheduler,
     NeuronScheduler,
@@ -212,6 +213,49 @@ class PostIncrementState(NeuronScheduler):
             self._state = SchedulerState.ACTIVE_PREFILL if prefill else SchedulerState.ACTIVE_DECODE
 
 
+class ForgetsToReturn(NeuronScheduler):
+    def update_from_output(self, scheduler_output, model_runner_output):
+        super().update_from_output(scheduler_output, model_runner_output)
+
+
+class ForgetsWhoWasAborted(NeuronScheduler):
+    def finish_requests(self, request_ids, finished_status):
+        super().finish_requests(request_ids, finished_status)
+
+
+class NeverIdle(NeuronScheduler):
+    def _update_state(self, scheduler_output):
+        super()._update_state(scheduler_output)
+        if self._state is SchedulerState.IDLE:
+            self._state = SchedulerState.ACTIVE_DECODE
+
+
+class IdleWheneverEmpty(NeuronScheduler):
+    def _update_state(self, scheduler_output):
+        super()._update_state(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
+            self._state = SchedulerState.IDLE
+
+
+class AsksTheCacheFirst(KVAdmissionScheduler):
+    def can_schedule(self, request):
+        if not self._kv_admits(request):
+            return self._hold(HoldReason.KV_SATURATED)
+        return super().can_schedule(request)
+
+
+class PadsNoTokensOfAnAnswer(PaddedScheduler):
+    """A request that comes back reads its prompt; what it had written is no prompt, is it?"""
+
+    def _apply_padding_and_log_stats(self, scheduler_output):
+        output = super()._apply_padding_and_log_stats(scheduler_output)
+        cached = output.scheduled_cached_reqs
+        for r, num_computed_tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if num_computed_tokens >= self.requests[r].num_prompt_tokens:
+                output.num_scheduled_tokens_padded[r] = output.num_scheduled_tokens[r]
+        return output
+
+
 WRONG_SCHEDULERS = [
     (LifoRestore, HoldbackScheduler, {}, "left the waiting queue as r2 r1,", "FIFO"),
     (OverCapacity, HoldbackScheduler, {}, "the running queue was at capacity", "seats"),
@@ -239,6 +283,42 @@ WRONG_SCHEDULERS = [
         "your state is ACTIVE_DECODE, the packaged class's is ACTIVE_PREFILL",
         "true state",
     ),
+    (
+        ForgetsToReturn,
+        NeuronScheduler,
+        {},
+        "your update_from_output() returned None, the packaged class's {0: [('r0', [13], None)]}",
+        "handed on",
+    ),
+    (
+        ForgetsWhoWasAborted,
+        NeuronScheduler,
+        {},
+        "your finish_requests() returned None, the packaged class's ['r",
+        "handed on",
+    ),
+    (NeverIdle, NeuronScheduler, {}, "no request is left, and the state is ACTIVE", "idle"),
+    (
+        IdleWheneverEmpty,
+        NeuronScheduler,
+        {"not_ready": True},
+        "to IDLE, with r0 r1 left",
+        "empty step",
+    ),
+    (
+        AsksTheCacheFirst,
+        KVAdmissionScheduler,
+        {"kv_pressure": True, "extra": ["hold_reason"]},
+        "hold_reason is 'KV cache saturated', though 1 of 1 seats are taken",
+        "super first",
+    ),
+    (
+        PadsNoTokensOfAnAnswer,
+        PaddedScheduler,
+        {"kv_pressure": True},
+        "r10 lost its KV blocks in step 36, and of its 51 tokens 48 are computed again",
+        "padded is a bucket",
+    ),
 ]
 
 
@@ -259,16 +339,106 @@ def test_a_wrong_scheduler_is_told_the_step_and_the_rule(
 
 
 @pytest.mark.parametrize("packaged", CLASSES)
-@pytest.mark.parametrize("kv_pressure", [False, True])
-def test_a_right_scheduler_is_solved(packaged, kv_pressure):
+@pytest.mark.parametrize("draw", [{}, {"kv_pressure": True}, {"not_ready": True}], ids=str)
+def test_a_right_scheduler_is_solved(packaged, draw):
     mine = type("Mine", (packaged,), {})
-    result = compare_schedulers(mine, packaged, kv_pressure=kv_pressure)
+    result = compare_schedulers(mine, packaged, **draw)
     assert result.solved
     assert f"Mine does what {packaged.__name__} does" in result.message
 
 
 def test_moving_requests_one_by_one_is_right_as_well():
     assert compare_schedulers(Holdback, HoldbackScheduler).solved
+
+
+class OneTurnTooLate(SeparatedScheduler):
+    def _have_decodes_waited_enough(self, prefill):
+        return self._num_consecutive_prefills > self.neuron_config.max_consecutive_prefills
+
+
+class CountsForNobody(SeparatedScheduler):
+    """Prefills for which no decode waited count as well."""
+
+    num_in_a_row = 0
+
+    def _have_decodes_waited_enough(self, prefill):
+        return self.num_in_a_row >= self.neuron_config.max_consecutive_prefills
+
+    def _note_progress(self, output):
+        super()._note_progress(output)
+        if output.total_num_scheduled_tokens:
+            self.num_in_a_row = self.num_in_a_row + 1 if self._prefill else 0
+
+
+class ForgetsTheNextChunk(SeparatedScheduler):
+    def _have_decodes_waited_enough(self, prefill):
+        return self._num_stall_tokens > self.neuron_config.max_decode_stall_tokens
+
+
+class OneChunkTooEarly(SeparatedScheduler):
+    def _have_decodes_waited_enough(self, prefill):
+        return super()._have_decodes_waited_enough(prefill) or self._num_stall_tokens >= 80
+
+
+TURNS = {"neuron_config": {"max_consecutive_prefills": 2}}
+STALL = {
+    "max_num_batched_tokens": 64,
+    "neuron_config": {"num_batched_tokens_buckets": [8, 16, 64], "max_decode_stall_tokens": 96},
+}
+
+
+@pytest.mark.parametrize(
+    ("yours", "settings", "pacing"),
+    [
+        (OneTurnTooLate, TURNS, "decodes had waited for 2 prefill steps in a row (limit 2)"),
+        (CountsForNobody, TURNS, "decodes had waited for 0 prefill steps in a row (limit 2)"),
+        (
+            ForgetsTheNextChunk,
+            STALL,
+            "decodes had waited for 64 tokens, the next chunk of r2 takes 64 (limit 96)",
+        ),
+        (
+            OneChunkTooEarly,
+            STALL,
+            "decodes had waited for 80 tokens, the next chunk of r12 takes 8 (limit 96)",
+        ),
+    ],
+)
+def test_a_wrong_turn_is_told_how_long_decodes_had_waited(yours, settings, pacing):
+    result = compare_schedulers(yours, SeparatedScheduler, settings=settings)
+    assert result.status == NOT_RIGHT
+    assert f"pacing:   {pacing}" in result.details
+    # With pacing a prompt that has begun may be interrupted, so no rule says that it may not.
+    assert "rule broken" not in str(result)
+
+
+def test_who_answers_nothing_is_told():
+    class Silent(HoldbackScheduler):
+        def can_schedule(self, request):  # noqa: RET503
+            if self.at_capacity:
+                return False
+
+    result = compare_schedulers(Silent, HoldbackScheduler)
+    assert result.details[0] == "can_schedule() returned None; it must answer True or False"
+
+
+def test_who_hands_no_output_on_is_told():
+    class KeepsTheOutput(NeuronScheduler):
+        def schedule(self, throttle_prefills=False):
+            super().schedule(throttle_prefills)
+
+    result = compare_schedulers(KeepsTheOutput, NeuronScheduler)
+    assert "schedule() returned None; return what super().schedule() gave you" in result.message
+
+
+def test_an_error_raised_elsewhere_is_told_with_its_place():
+    class NoPlaceholders(NeuronAsyncScheduler):
+        def _update_after_schedule(self, scheduler_output):
+            Scheduler._update_after_schedule(self, scheduler_output)
+
+    result = compare_schedulers(NoPlaceholders, NeuronAsyncScheduler)
+    assert result.message == "step 2: AssertionError"
+    assert re.match(r"raised in async_scheduler.py, \w+\(\): assert ", result.details[0])
 
 
 def test_an_endless_loop_is_interrupted_and_its_line_named(monkeypatch):
@@ -372,7 +542,26 @@ def test_a_function_that_raises_something_else_is_told_its_line():
 def test_a_function_that_loops(monkeypatch):
     monkeypatch.setattr(guard, "MAX_CPU_SECONDS", 0.2)
     result = compare_functions(loops, get_bucket_for_count, CASES)
-    assert "you raised an endless loop" in result.message
+    words = "your function did not return within 0.2 s of computing (an endless loop?), the"
+    assert words in result.message
+    assert result.details == ("in your line: while True:",)
+
+
+def test_code_that_loops(monkeypatch):
+    monkeypatch.setattr(guard, "MAX_CPU_SECONDS_OF_A_RUN", 0.2)
+    result = check_value(lambda: loops(1, LADDER), [FIVE])
+    assert result.message == "your code did not return within 0.2 s of computing (an endless loop?)"
+
+
+def test_nothing_is_solved_where_nothing_is_checked():
+    empty = [
+        check_value("anything", []),
+        check_prediction([], []),
+        compare_functions(edge_too_large, get_bucket_for_count, []),
+        compare_schedulers(HoldbackScheduler, HoldbackScheduler, scenarios=0),
+    ]
+    assert [result.status for result in empty] == [NOT_SOLVED] * 4
+    assert all(result.message.startswith("nothing was checked: ") for result in empty)
 
 
 def test_a_function_that_is_not_written():
@@ -389,6 +578,11 @@ def pads_with_slot_0(**arguments):
     inputs = pad_prefill(**arguments)
     slots = np.where(inputs.slot_mapping == -1, 0, inputs.slot_mapping)
     return inputs._replace(slot_mapping=slots)
+
+
+def test_a_forgotten_return_breaks_no_rule():
+    result = compare_functions(lambda: None, lambda: pad_prefill, [()], [FIVE])
+    assert result.details == ()
 
 
 def test_a_padding_slot_0_is_told_with_its_place_and_rule():
@@ -417,7 +611,8 @@ def test_a_padding_slot_0_is_told_with_its_place_and_rule():
         ([1, 2], (1, 2), None),
         (1.0, 1, None),
         (True, 1, "you returned True"),
-        (None, 1, "you returned None"),
+        (None, 1, "you returned None, it must return 1"),
+        (None, list(range(20)), "you returned None, it must return [0, 1,"),
         ({"a": 1}, {"a": 1, "b": 2}, "you returned {'a': 1}"),
         (list(range(20)), [*range(19), 0], "[19] is 19 in your result, 0"),
         (list(range(20)), list(range(19)), "you returned [0, 1,"),
@@ -463,6 +658,10 @@ def test_a_prediction_is_compared_step_by_step():
     wrong = check_prediction(["P", "P"], trace)
     assert wrong.message == "step 2: you predicted P, it was D (because; r1 held back: at capacity)"
     assert check_prediction(["P", "D", "D"], trace).solved
+    states = [Record(1, "ACTIVE_PREFILL", held_head="r1"), Record(2, "ACTIVE_DECODE")]
+    assert check_prediction("PD", states).solved
+    wrong = check_prediction("DD", states)  # r1 is not why the step was a prefill
+    assert wrong.message == "step 1: you predicted D, it was ACTIVE_PREFILL (because)"
     assert not check_prediction(["P", "D", "D", "D"], trace).solved
 
 

@@ -6,7 +6,7 @@ import pytest
 from vllm.utils.math_utils import cdiv
 
 from neuron_sched_lab.lab.checks import ValueRule, compare_functions, compare_schedulers
-from neuron_sched_lab.scheduler import KVAdmissionScheduler, PaddedScheduler
+from neuron_sched_lab.scheduler import HoldReason, KVAdmissionScheduler, PaddedScheduler
 from neuron_sched_lab.scheduler.admission import get_max_kv_concurrent
 from scripts.freeze_notebooks import NOTEBOOKS
 
@@ -62,6 +62,16 @@ def test_a_reason_that_is_not_noted_is_told():
             return False
 
     assert "your hold_reason is None" in compare(SaysNothing).message
+
+
+def test_the_order_of_the_questions_is_told():
+    class AsksTheCacheFirst(solutions.MyAdmissionScheduler):
+        def can_schedule(self, request):
+            if len(self.running) >= self._max_kv_concurrent:
+                return self._hold(HoldReason.KV_SATURATED)
+            return PaddedScheduler.can_schedule(self, request)
+
+    assert "rule broken: super first (" in compare(AsksTheCacheFirst).details[0]
 
 
 def counts_null_block(num_blocks, blocks_per_request):

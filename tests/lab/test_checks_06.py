@@ -37,9 +37,39 @@ class NeverIdle(solutions.MyStateScheduler):
             self.state = DECODE
 
 
+class ForgetsTheSecondQueue(solutions.MyStateScheduler):
+    def get_request_counts(self):
+        return len(self.running), len(self.waiting)
+
+
+class IdleWheneverEmpty(solutions.MyStateScheduler):
+    def _update_state(self, scheduler_output):
+        super()._update_state(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
+            self.state = IDLE
+
+
+class ForgetsToReturn(solutions.MyIdleScheduler):
+    def update_from_output(self, scheduler_output, model_runner_output):
+        super().update_from_output(scheduler_output, model_runner_output)
+
+
 @pytest.mark.parametrize("yours", [solutions.MyStateScheduler, solutions.MyIdleScheduler])
 def test_the_solution_is_right(yours):
-    assert compare_schedulers(yours, NeuronScheduler).solved
+    assert compare_schedulers(yours, NeuronScheduler, not_ready=True).solved
+
+
+@pytest.mark.parametrize("yours", [IdleWheneverEmpty, ForgetsTheSecondQueue])
+def test_idle_with_requests_left_is_told(yours):
+    result = compare_schedulers(yours, NeuronScheduler, not_ready=True)
+    assert "rule broken: empty step (" in result.details[0]
+    assert "to IDLE, with " in result.details[0]
+
+
+def test_outputs_that_are_not_handed_on_are_told():
+    result = compare_schedulers(ForgetsToReturn, NeuronScheduler, not_ready=True)
+    assert "update_from_output() returned None" in result.message
+    assert "rule broken: handed on (" in result.details[0]
 
 
 @pytest.mark.parametrize("yours", [PostIncrement, NewRequestsOnly])
@@ -53,6 +83,7 @@ def test_a_wrong_state_is_told_the_step_and_the_rule(yours):
 def test_a_state_that_is_never_idle_is_told():
     result = compare_schedulers(NeverIdle, NeuronScheduler)
     assert "the packaged class's is IDLE; the step prefilled nothing" in result.message
+    assert "rule broken: idle (" in result.details[0]
 
 
 def test_either_order_of_the_bases_is_right_with_this_vllm():

@@ -1,5 +1,8 @@
 """The checks of lesson 07 catch what learners get wrong in padded inputs, and name the rule."""
 
+from types import SimpleNamespace
+
+import nbformat
 import numpy as np
 import pytest
 
@@ -12,7 +15,9 @@ from neuron_sched_lab.lab.checks.inputs import (
     get_slots,
 )
 from neuron_sched_lab.lab.checks.result import NOT_RIGHT, NOT_SOLVED
+from neuron_sched_lab.lab.exercises import read_master
 from neuron_sched_lab.runner.inputs import compute_slots, pad_decode, pad_prefill
+from scripts.freeze_notebooks import NOTEBOOKS
 
 
 def one_block_too_early(block_table, positions, block_size):
@@ -162,3 +167,65 @@ def test_a_skeleton_is_not_solved_yet(monkeypatch):
     monkeypatch.setenv("NSL_REQUIRE_SOLVED", "1")
     with pytest.raises(NotSolvedError):
         check_prefill_inputs(skeleton)
+
+
+def test_a_forgotten_return_is_told_and_no_rule_with_it():
+    result = compare_prefill_inputs(lambda **arguments: None)
+    assert "you returned None, the packaged function returns a PrefillInputs" in result.message
+    assert result.details == ()
+
+
+MASTER = read_master(NOTEBOOKS / "exercises" / "07_runner.py")
+
+
+def run_check(exercise, old="", new="", **names):
+    """Run the notebook's check of an exercise's solution, with `old` replaced by `new`."""
+    cells = nbformat.read(NOTEBOOKS / "07_runner.ipynb", as_version=4).cells
+    tag = f"check:{exercise}"
+    (check,) = (c.source for c in cells if tag in c.metadata.get("tags", ()))
+    head, verb, last = check.rpartition("\ncheck_")
+    solution = MASTER[exercise].solution
+    assert old in solution
+    sources = (
+        "from neuron_sched_lab.lab.checks import ValueRule, check_function, check_value",
+        solution.replace(old, new),
+        f"{head}\nresult = {verb.strip()}{last}",
+    )
+    names |= {"np": np, "get_slots": get_slots}
+    for source in sources:
+        exec(compile(source, "cell", "exec"), names)  # noqa: S102 (the project's own notebook)
+    return names["result"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("return None", "return 'r0', 0", "nobody's"),
+        ("request_id, blocks.index", "'r0', blocks.index", "whose"),
+        ("blocks.index(block) * block_size", "block * block_size", "place"),
+    ],
+)
+def test_a_wrong_owner_is_told_the_rule(old, new, rule):
+    assert run_check("owner").solved
+    result = run_check("owner", old, new)
+    assert "it must return" in result.message
+    assert f"rule broken: {rule} (" in result.details[0]
+
+
+def test_a_detector_that_counts_minus_1_is_told():
+    def record(step, slots, finished=()):
+        inputs = SimpleNamespace(slot_mapping=slots)
+        return SimpleNamespace(step=step, phase="decode", inputs=inputs, finished=finished)
+
+    end = record(2, [99], ["r0"])
+    names = {
+        "tasks": [SimpleNamespace(num_tokens=2)],
+        "served": {
+            "none": (None, [record(1, [1, 2]), end]),
+            "own slots": (None, [record(1, [1, 2, 2]), end]),
+        },
+        "faulty": [record(1, [4, 4]), end],
+    }
+    assert run_check("overwrite", **names).solved
+    result = run_check("overwrite", "if slot != -1:", "if True:", **names)
+    assert "rule broken: -1 is nowhere (" in result.details[0]

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from neuron_sched_lab.kernels import reference
 from neuron_sched_lab.lab.checks.attention import (
     attend,
     combine,
@@ -14,6 +16,7 @@ from neuron_sched_lab.lab.checks.attention import (
     merge,
 )
 from neuron_sched_lab.lab.checks.result import NOT_RIGHT, NOT_SOLVED
+from neuron_sched_lab.lab.numpy_attention import as_kernel
 
 
 def adds_up(state, scores, values):
@@ -143,3 +146,17 @@ def test_a_skeleton_is_not_solved_yet():
         raise NotImplementedError
 
     assert compare_merge(skeleton).status == NOT_SOLVED
+
+
+@pytest.mark.parametrize(("prior", "num_tokens"), [(0, 5), (11, 8), (16, 3)])
+def test_numpy_attention_is_a_kernel_of_the_runner(prior, num_tokens):
+    draw = torch.Generator().manual_seed(8)
+    q = torch.randn(8, 4, 16, generator=draw)
+    k, v = torch.randn(2, 8, 2, 16, generator=draw)
+    k_cache, v_cache = torch.randn(2, 9, 2, 4, 16, generator=draw)
+    table = torch.tensor([5, 2, 7, 1, 8, 3, -1, -1], dtype=torch.int32)
+    counts = torch.tensor([[prior], [num_tokens]], dtype=torch.int32)
+    arguments = (q, k, v, k_cache, v_cache, table, *counts, 8, 0.25)
+    found = as_kernel(attend, merge, segment=3)(*arguments)[:num_tokens]
+    expected = reference.segmented_attention(*arguments)[:num_tokens]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

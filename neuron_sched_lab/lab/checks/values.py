@@ -119,7 +119,8 @@ class _Says:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        if getattr(function, "__module__", "").startswith(__name__.partition(".")[0]):
+        module = getattr(function, "__module__", None) or ""
+        if module.startswith(__name__.partition(".")[0]):
             self.returns = "the packaged function returns"
             self.raises = "the packaged function raises"
             self.result = "in the packaged function's"
