@@ -54,7 +54,7 @@ conformance: $(SETUP)  ## vLLM's own scheduler tests against ours (downloads the
 # nothing.
 test-next:  ## the newest vLLM, in .venv-next: scheduler suite, vLLM's own tests, quickstart
 	@$(PYTHON) scripts/setup_env.py --next
-	$(NEXT) -m pytest tests/scheduler tests/conformance $(ARGS)
+	$(NEXT) -m pytest tests/scheduler $(ARGS)
 	$(NEXT) -m tests.conformance.run
 	TORCH_LOGS=-torch._library.triton PYTHONWARNINGS=ignore::FutureWarning \
 		$(NEXT) -m pytest $(NBVAL) $(QUICKSTART)

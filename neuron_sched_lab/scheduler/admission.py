@@ -85,6 +85,23 @@ class KVAdmissionScheduler(PaddedScheduler):
         self._holds_decodes = self.neuron_config.kv_admission == "banker"
         self._sessions: list[Request] = []
 
+    def _restore_admitted(self) -> None:
+        """Let a session that holds blocks overtake a head that they keep out.
+
+        Such a head would wait for the session, and the session, behind it in the queue, for it.
+        """
+        super()._restore_admitted()
+        if not self._sessions or self.admitted_from:
+            return
+        if self.hold_reason is not HoldReason.KV_SATURATED:
+            return
+        for session in self._get_sessions_between_inputs():
+            if session.status == RequestStatus.WAITING and self.can_schedule(session):
+                in_side = session in self._side_holdback
+                self._admit(session, self._side_holdback if in_side else self.holdback_queue)
+                break
+        self.hold_reason = HoldReason.KV_SATURATED  # the head's
+
     def can_schedule(self, request: Request) -> bool:
         """Also hold a prefill back while the running requests saturate the KV cache."""
         if not super().can_schedule(request):

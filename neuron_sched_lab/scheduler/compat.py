@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.request_queue import RequestQueue
@@ -23,6 +24,9 @@ HAS_SKIPPED_WAITING = hasattr(Scheduler, "_try_promote_blocked_waiting_request")
 
 SIDE_QUEUE = "skipped_waiting" if HAS_SKIPPED_WAITING else "kv_holding_waiting"
 """Name of the attribute that holds vLLM's second waiting queue."""
+
+STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+"""A request of any other status waits for something besides its turn."""
 
 
 def get_max_num_running(scheduler: Scheduler) -> int:
@@ -40,7 +44,7 @@ def is_ready(scheduler: Scheduler, request: Request) -> bool:
     """
     if request.num_stale_output_tokens > 0 and not request.drop_stale_output:
         return False
-    if not scheduler._is_blocked_waiting_status(request.status):
+    if request.status in STARTABLE:
         return True
     if HAS_SKIPPED_WAITING:
         return scheduler._try_promote_blocked_waiting_request(request)
@@ -65,16 +69,20 @@ def next_candidate(
 
     None means: nobody waits, nobody who waits is ready, or the scheduler is paused.
     """
-    if scheduler.pause_state != PauseState.UNPAUSED:
+    if scheduler.pause_state:
         # 0.32 still drains requests that hold blocks while new ones are paused.
         may_drain = not HAS_SKIPPED_WAITING and scheduler.pause_state == PauseState.PAUSED_NEW
         request = first_ready(scheduler, side) if may_drain else None
         return None if request is None else (request, side)
     from_side = first_ready(scheduler, side)
-    compares_heads = HAS_SKIPPED_WAITING and scheduler.policy == SchedulingPolicy.PRIORITY
-    if from_side is not None and not compares_heads:
+    if from_side is not None and not _compares_heads(scheduler):
         return from_side, side
     from_waiting = first_ready(scheduler, waiting)
     if from_side is not None and (from_waiting is None or from_side < from_waiting):
         return from_side, side
     return None if from_waiting is None else (from_waiting, waiting)
+
+
+def _compares_heads(scheduler: Scheduler) -> bool:
+    """Tell whether the more important of two heads comes first; else the second queue does."""
+    return HAS_SKIPPED_WAITING and scheduler.policy == SchedulingPolicy.PRIORITY

@@ -10,6 +10,7 @@ Source: the seed, "Holdback Queue Pattern" (steps 1, 2, 4 and 5) and "Admission 
 from __future__ import annotations
 
 from enum import Enum
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.request_queue import create_request_queue
@@ -78,6 +79,7 @@ class HoldbackScheduler(Scheduler):
         self.holdback_queue = create_request_queue(self.policy)
         self._side_holdback = create_request_queue(self.policy)
         self.admitted_from: dict[Request, RequestQueue] = {}
+        self._passed_over: list[Request] = []
         self._throttle_prefills = False
         self.hold_reason: HoldReason | None = None
         self.held_back: Request | None = None
@@ -112,18 +114,26 @@ class HoldbackScheduler(Scheduler):
         """Step 2: put back what may start, and stop at the first that may not (FIFO)."""
         self.hold_reason = self.held_back = None
         self.admitted_from.clear()
+        self._passed_over = []
         while found := compat.next_candidate(self, self.holdback_queue, self._side_holdback):
             request, queue = found
             if not self.can_schedule(request):
                 self.held_back = request
                 return
-            if request is queue.peek_request():
-                queue.pop_request()
-            else:
-                queue.remove_request(request)
-            self.admitted_from[request] = queue
-            self.waiting.add_request(request)
+            self._admit(request, queue)
         self._explain_nobody_ready()
+
+    def _admit(self, request: Request, queue: RequestQueue) -> None:
+        """Move `request` from `queue`, which is held back, into the base scheduler's view."""
+        if request is queue.peek_request():
+            queue.pop_request()
+        else:
+            self._passed_over = list(takewhile(lambda other: other is not request, queue))
+            queue.remove_request(request)
+        self.admitted_from[request] = queue
+        # vLLM looks into both queues, but while new requests are paused into the second only.
+        visible = getattr(self, compat.SIDE_QUEUE) if self.pause_state else self.waiting
+        visible.add_request(request)
 
     def _explain_nobody_ready(self) -> None:
         held = self.holdback_queue or self._side_holdback
@@ -141,7 +151,7 @@ class HoldbackScheduler(Scheduler):
             return self._hold(HoldReason.AT_CAPACITY)
         if self.has_prefill_in_running:
             return self._hold(HoldReason.PREFILL_IN_PROGRESS)
-        if len(self.waiting) >= self.max_prefills_per_batch:
+        if len(self.admitted_from) >= self.max_prefills_per_batch:
             return self._hold(HoldReason.PREFILL_BATCH_FULL)
         return True
 
@@ -182,16 +192,23 @@ class HoldbackScheduler(Scheduler):
         return super().schedule(self._throttle_prefills)
 
     def _restore_waiting(self) -> None:
-        """Step 5: whatever vLLM left in its view goes back to the head of its queue."""
+        """Step 5: whatever vLLM left in its view goes back to its place in its queue."""
         waiting, side = self.waiting, getattr(self, compat.SIDE_QUEUE)
         while waiting:
             request = _pop_last(waiting)
-            self.admitted_from.get(request, self.holdback_queue).prepend_request(request)
+            self._put_back(request, self.admitted_from.get(request, self.holdback_queue))
         while side:
-            self._side_holdback.prepend_request(_pop_last(side))
+            self._put_back(_pop_last(side), self._side_holdback)
         self.waiting, self.holdback_queue = self.holdback_queue, waiting
         setattr(self, compat.SIDE_QUEUE, self._side_holdback)
         self._side_holdback = side
+
+    def _put_back(self, request: Request, queue: RequestQueue) -> None:
+        queue.prepend_request(request)
+        if queue is self.admitted_from.get(request):
+            for passed_over in reversed(self._passed_over):
+                queue.remove_request(passed_over)
+                queue.prepend_request(passed_over)
 
     def get_request_counts(self) -> tuple[int, int]:
         """Return (running, waiting), those held back included, even in the middle of a step."""

@@ -45,6 +45,9 @@ class _Group(NamedTuple):
         # From the end, for a long table is null blocks all the way to its window.
         return sum(1 for _ in takewhile(lambda block: not block.is_null, reversed(blocks)))
 
+    def count_shared(self, request_id: str) -> int:
+        return sum(block.ref_cnt > 1 for block in self.blocks.get(request_id, ()))
+
     def count_for(self, num_tokens: int) -> int:
         """Blocks for so many tokens, at most."""
         num_blocks = cdiv(num_tokens, self.block_size)
@@ -94,6 +97,8 @@ class KVClaims:
             )
         ]
         self._gives_blocks_back = any(group.max_blocks is not None for group in self._groups)
+        # Counting takes time for each block held, so not where nothing can be shared.
+        self._may_share = manager.enable_caching and not self._gives_blocks_back
 
     def count_held(self, request: Request) -> int:
         """Blocks in the request's block tables; a shared block counts for each holder."""
@@ -127,16 +132,24 @@ class KVClaims:
             elif request in past_prompt:
                 # A deep pipeline looks past max_tokens; nobody wants more than it may claim.
                 want = min(self._count_wanted(request), claim - held)
-                holders.append(Holder(request.request_id, held, claim, want))
+                shared = self._count_shared(request)
+                holders.append(Holder(request.request_id, held, claim, want, shared))
             else:
                 promised = max(held, self._count_for(request.num_tokens))
                 num_free -= promised - held
-                holders.append(Holder(request.request_id, promised, claim))
+                shared = self._count_shared(request)
+                holders.append(Holder(request.request_id, promised, claim, shared=shared))
         if self._gives_blocks_back:
             # A shared block that leaves the window of one request is free only when it has left
             # those of all; until then two blocks are needed where one was. So count no sharing.
             num_free = num_blocks - sum(holder.allocated for holder in holders)
         return KVState(num_blocks, num_free, holders)
+
+    def _count_shared(self, request: Request) -> int:
+        """Blocks that the request has in common with others."""
+        if not self._may_share:
+            return 0
+        return sum(group.count_shared(request.request_id) for group in self._groups)
 
     def _get_claimed_tokens(self, request: Request) -> int:
         if request.resumable:

@@ -35,12 +35,14 @@ class Holder(NamedTuple):
             chunk).
         claim: most blocks it will ever hold.
         want: blocks that its next decode step needs; `allocated + want` is at most `claim`.
+        shared: those of `allocated` that others hold as well (prefix caching).
     """
 
     request_id: str
     allocated: int
     claim: int
     want: int = 0
+    shared: int = 0
 
     @property
     def need(self) -> int:
@@ -84,14 +86,20 @@ def is_safe_state(state: KVState) -> bool:
     Dijkstra's test for one kind of resource: serve whoever needs least; when it is done, what it
     held can be lent to the next. If the one who needs least cannot be served, nobody can.
 
-    A finished request gives back only what it did not share. Those still there hold at most what
-    they are allocated, so at least the rest of the cache is free, and never less than now.
+    With shared blocks two lower bounds tell what can be lent. What is free now, and what the
+    finished did not share; and, as those still there hold at most what they are allocated, the
+    rest of the cache. Where nothing is shared, both are the same number.
     """
-    num_lendable = state.num_blocks - sum(holder.allocated for holder in state.holders)
+    if state.num_free < 0:
+        # More is promised than there is: to sessions, say, who are no holders that could finish.
+        return False
+    num_given_back = state.num_free
+    num_not_held = state.num_blocks - sum(holder.allocated for holder in state.holders)
     for holder in sorted(state.holders, key=lambda holder: holder.need):
-        if holder.need > max(num_lendable, state.num_free):
+        if holder.need > max(num_given_back, num_not_held):
             return False
-        num_lendable += holder.allocated
+        num_given_back += holder.allocated - holder.shared
+        num_not_held += holder.allocated
     return True
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .buckets import get_bucket_for_count
-from .holdback import is_prefill
 from .separation import SeparatedScheduler
 
 if TYPE_CHECKING:
@@ -29,17 +28,16 @@ def get_scheduled_prefills(output: SchedulerOutput, requests: Mapping[str, Reque
     judged by the counts *in the output*: they are those before the step, while the Request's own
     were advanced when `schedule()` returned.
     """
+    prefills = [new_req.req_id for new_req in output.scheduled_new_reqs]
     cached = output.scheduled_cached_reqs
     resumed = cached.resumed_req_ids
-    counts = zip(
-        cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
-    )
-    return [new_req.req_id for new_req in output.scheduled_new_reqs] + [
-        req_id
-        for req_id, num_computed, num_output in counts
-        if req_id in resumed
-        or is_prefill(num_computed, requests[req_id].num_prompt_tokens, num_output)
-    ]
+    counts = zip(cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True)
+    for req_id, num_computed, num_output in counts:
+        # is_prefill() spelled out, for this is asked for every decode in every step.
+        num_older = requests[req_id].num_prompt_tokens + (num_output - 1 if num_output else 0)
+        if num_computed < num_older or req_id in resumed:
+            prefills.append(req_id)
+    return prefills
 
 
 class PaddedScheduler(SeparatedScheduler):
@@ -83,7 +81,7 @@ class PaddedScheduler(SeparatedScheduler):
             RuntimeError: a subclass shows a mixed batch. Nothing was scheduled or lost.
         """
         in_running = len(self._get_running_prefills())
-        prefill_count = len(self.waiting) + in_running
+        prefill_count = len(self.admitted_from) + in_running
         decode_count = len(self.running) - in_running
         if prefill_count and decode_count:
             raise RuntimeError(

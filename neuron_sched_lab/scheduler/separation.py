@@ -99,10 +99,10 @@ class SeparatedScheduler(HoldbackScheduler):
                 return
             self.running, self.running_holdback = prefills, decodes
             self._prefill = prefills[0]
-        elif self.waiting:
+        elif self.admitted_from:
             # A new prefill was admitted.
             self.running, self.running_holdback = [], self.running
-            self._prefill = self.waiting.peek_request()
+            self._prefill = next(iter(self.admitted_from))
         elif self._holds_decodes:
             self._show_decodes(self.running)
         # Else decodes only: nothing to hide.

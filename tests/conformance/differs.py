@@ -80,7 +80,5 @@ def expected_differences(
     listed: list[Difference], test_ids: Iterable[str]
 ) -> tuple[dict[str, Difference], list[Difference]]:
     """Return {test id: its line}, and the lines that speak of no test."""
-    expected = {
-        test_id: line for test_id in test_ids for line in listed if line.matches(test_id)
-    }
+    expected = {test_id: line for test_id in test_ids for line in listed if line.matches(test_id)}
     return expected, [line for line in listed if line not in expected.values()]

@@ -141,26 +141,48 @@ def compare(tests: dict[str, dict[str, Any]], listed: list[Difference]) -> Resul
     return Result(tests, expected, stale)
 
 
+def group_by_folder(result: Result) -> dict[str, list[str]]:
+    """Test ids by the folder of vLLM's test package, and all of them."""
+    groups: dict[str, list[str]] = {}
+    for test_id in result.tests:
+        groups.setdefault(test_id.partition("/")[0], []).append(test_id)
+    return groups | {"all": list(result.tests)}
+
+
+def group_by_class(result: Result) -> dict[str, list[str]]:
+    """Test ids by the scheduler class that the test makes; some test only helpers."""
+    groups: dict[str, list[str]] = {}
+    for test_id, test in result.tests.items():
+        groups.setdefault((test["built"] or ["none, helpers only"])[0], []).append(test_id)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def print_groups(result: Result, label: str, groups: dict[str, list[str]]) -> None:
+    outcomes = {
+        "passed": set(result.ids("passed")) - set(result.new_passes),
+        "differs by design": set(result.ids("failed")) - set(result.new_failures),
+        "skipped": set(result.ids("skipped")),
+        "failed": set(result.new_failures),
+        "listed, yet passed": set(result.new_passes),
+    }
+    print(f"{label:<32}{'tests':>7}" + "".join(f"{name:>{len(name) + 3}}" for name in outcomes))
+    for name, test_ids in groups.items():
+        counts = (
+            f"{len(ids.intersection(test_ids)):>{len(outcome) + 3}}"
+            for outcome, ids in outcomes.items()
+        )
+        print(f"{name:<32}{len(test_ids):>7}" + "".join(counts))
+
+
 def print_table(result: Result, version: str, scheduler: str, async_scheduler: str | None) -> None:
     classes = [path.rpartition(".")[2] for path in (scheduler, async_scheduler) if path]
-    built = Counter(
-        (test["built"] or ["no scheduler, its helpers only"])[0] for test in result.tests.values()
-    )
-    rows: list[tuple[str, int]] = [("tests", len(result.tests))]
-    rows += [(f"  of {name}", count) for name, count in built.most_common()]
-    differing = result.differing
-    rows += [
-        ("passed", len(result.ids("passed"))),
-        ("differs by design", sum(differing.values())),
-        *((f"  {category}", count) for category, count in differing.items()),
-        ("skipped", len(result.ids("skipped"))),
-        ("failed", len(result.new_failures)),
-        ("passed, though listed in differs.txt", len(result.new_passes)),
-        ("listed in differs.txt, but no such test", len(result.stale)),
-    ]
-    print(f"vLLM {version}'s own scheduler tests against {' and '.join(classes)}")
-    for label, count in rows:
-        print(f"  {label:<44} {count:>4}")
+    print(f"vLLM {version}'s own scheduler tests against {' and '.join(classes)}\n")
+    print_groups(result, "tests/v1/", group_by_folder(result))
+    print()
+    print_groups(result, "scheduler made", group_by_class(result))
+    print("\ndiffers by design, because of")
+    for category, count in result.differing.most_common():
+        print(f"{category:<32}{count:>7}")
 
 
 def print_surprises(result: Result) -> None:
@@ -169,7 +191,7 @@ def print_surprises(result: Result) -> None:
     for test_id in result.new_passes:
         print(f"PASSED  {test_id}\n        listed: {result.expected[test_id].reason}")
     for line in result.stale:
-        print(f"STALE   {line.test}")
+        print(f"STALE   {line.test}\n        listed in differs.txt, but there is no such test")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Gets vLLM's own tests: from the source distribution of the installed version, once, into a cache.
 
 The wheels hold no tests. pip fetches the source distribution, so pip's settings (mirror, proxy,
-wheelhouse) hold; the file is checked against the hash below before anything in it is run.
+wheelhouse) hold, and checks it against the hash below before anything in it is run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 SHA256 = {
@@ -21,12 +23,16 @@ SHA256 = {
 # What vLLM's setup.py imports besides torch. pip runs it to make the metadata of a source
 # distribution, wanted or not. Named one by one and installed without dependencies, into a folder of
 # their own: they would bring another setuptools along.
-BUILD_TOOLS = (
-    "setuptools-scm==10.3.4",
-    "vcs-versioning==2.6.0",
-    "setuptools-rust==1.13.0",
-    "semantic-version==2.10.0",
-)
+BUILD_TOOLS = """
+setuptools-scm==10.3.4 \
+    --hash=sha256:82f34c3e3084fc2b57d397200637cc13f2338004052d2fee47baa5f0e902464e
+vcs-versioning==2.6.0 \
+    --hash=sha256:f8bebd1302ebc12e67ceb30fc7dd698ec969414b6fa43b30c3f14ac9b1e72c41
+setuptools-rust==1.13.0 \
+    --hash=sha256:666439c4d90e968bb625bcf87ec0aa02b4f49e599d2f5dc255c633a04e8eca99
+semantic-version==2.10.0 \
+    --hash=sha256:de78a3b8e0feda74cabc54aab2da702113e33ac9d9eb9d2389bcf1f58b7d9177
+"""
 
 
 class NotAvailableError(Exception):
@@ -66,27 +72,36 @@ def get_tests(version: str, cache: Path) -> Path:
 
 def _download(version: str, cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    tools = cache / "build-tools"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    install = [*pip, "install", "--quiet", "--no-deps", "--upgrade", "--target", str(tools)]
-    download = [*pip, "download", "--no-deps", "--no-build-isolation", "--no-binary", "vllm"]
-    env = os.environ | {
-        # Absolute: setup.py runs in a folder of pip's.
-        "PYTHONPATH": str(tools.resolve()),
-        "VLLM_VERSION_OVERRIDE": version,
-        "VLLM_TARGET_DEVICE": "empty",
-    }
-    for command in (
-        [*install, *BUILD_TOOLS],
-        [*download, "--dest", str(cache), f"vllm=={version}"],
-    ):
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            tail = "\n".join(f"    {line}" for line in done.stderr.splitlines()[-5:])
-            raise NotAvailableError(
-                f"could not download the source distribution of vLLM {version}:\n{tail}\n"
-                f"Check the network and pip's settings, or put vllm-{version}.tar.gz into {cache}."
-            )
+    tools = (cache / "build-tools").resolve()  # absolute: setup.py runs in a folder of pip's
+    try:
+        _pip(["install", "--quiet", "--upgrade", "--target", str(tools)], BUILD_TOOLS, os.environ)
+        _pip(
+            ["download", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(cache)],
+            f"vllm=={version} --hash=sha256:{SHA256[version]}",
+            os.environ
+            | {
+                "PYTHONPATH": str(tools),
+                "VLLM_VERSION_OVERRIDE": version,
+                "VLLM_TARGET_DEVICE": "empty",
+            },
+        )
+    except subprocess.CalledProcessError as error:
+        tail = "\n".join(f"    {line}" for line in error.stderr.splitlines()[-5:])
+        raise NotAvailableError(
+            f"could not download the source distribution of vLLM {version}:\n{tail}\n"
+            f"Check the network and pip's settings, or put vllm-{version}.tar.gz into {cache}."
+        ) from error
+
+
+def _pip(command: list[str], requirements: str, env: Mapping[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "requirements.txt"
+        file.write_text(requirements, encoding="utf-8")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        options = ["--retries", "1", "--no-deps", "--require-hashes", "-r", str(file)]
+        subprocess.run(
+            [*pip, *command, *options], env=env, capture_output=True, text=True, check=True
+        )
 
 
 def _check(archive: Path, sha256: str) -> None:

@@ -4,12 +4,14 @@
 
 Lives of schedulers, one after the other: settings and events are drawn from the seed, every step is
 checked (world.py). The table shows how often each event met each state, and in how many different
-fillings of the queues. Exit code 1 if an event was never seen: the run proves less than it says.
+fillings of the queues. Exit code 1 if an event was never seen, for then the run proves less than it
+says, or if memory still grew in the second half.
 """
 
 import argparse
 import logging
 import random
+import resource
 import sys
 import time
 from collections import Counter
@@ -35,6 +37,10 @@ CLASSES: dict[type[Scheduler], int] = {
 """What is played, with its weight. The last two preempt; the KV bound keeps the others from it."""
 
 STEPS_PER_LIFE = 300
+
+TENTHS = 10
+MAX_GROWTH_MIB = 4
+"""Of the peak in the second half. A later life may have more requests than any before."""
 
 EVENTS = (
     *("request arrives", "n samples arrive", "structured request arrives"),
@@ -116,9 +122,30 @@ def print_coverage(coverage: Counter[tuple[str, str, str]]) -> None:
         print(f"{event:<30}" + "".join(f"{n:>16,}" for n in counts) + f"{fillings:>8}")
     queues = {q for _, q, _ in coverage}
     print(
-        f"{len(queues)} fillings of the queues, {len({(s, q) for s, q, _ in coverage})} with state, "  # noqa: E501
+        f"{len(queues)} fillings of the queues, "
+        f"{len({(s, q) for s, q, _ in coverage})} with state, "
         f"{len(coverage):,} different (state, queues, event)"
     )
+
+
+class MemoryLog:
+    """The peak of the resident memory, a line for each tenth of a run."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.peaks: list[float] = []
+        """In MiB, after one tenth, two tenths and so on."""
+
+    def __call__(self, done: int) -> None:
+        while done * TENTHS >= self.steps * (len(self.peaks) + 1):
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            self.peaks.append(peak)
+            print(f"{done:>12,} of {self.steps:,} steps, peak memory {peak:.1f} MiB", flush=True)
+
+    @property
+    def growth(self) -> float:
+        """MiB that the peak rose in the second half."""
+        return self.peaks[-1] - self.peaks[TENTHS // 2 - 1]
 
 
 def main() -> int:
@@ -128,13 +155,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     logging.getLogger("vllm").setLevel(logging.ERROR)  # it tells of each reset and pause
-    begin = time.monotonic()
-
-    def report(done: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\r{done:>12,} of {args.steps:,} steps", end="", file=sys.stderr)
-
-    coverage = run(args.steps, args.seed, report)
+    begin, memory = time.monotonic(), MemoryLog(args.steps)
+    coverage = run(args.steps, args.seed, report=memory)
     seconds = time.monotonic() - begin
     steps = sum(n for (_, _, event), n in coverage.items() if event == "step")
     print(f"\n{steps:,} steps in {seconds:.0f} s ({steps / seconds:,.0f} a second)")
@@ -142,7 +164,9 @@ def main() -> int:
     missing = set(EVENTS) - {event for _, _, event in coverage}
     if missing:
         print(f"never seen: {', '.join(sorted(missing))}")
-    return 1 if missing else 0
+    if memory.growth > MAX_GROWTH_MIB:
+        print(f"memory grew by {memory.growth:.1f} MiB in the second half, not {MAX_GROWTH_MIB}")
+    return 1 if missing or memory.growth > MAX_GROWTH_MIB else 0
 
 
 if __name__ == "__main__":

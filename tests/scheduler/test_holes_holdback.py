@@ -6,7 +6,15 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from tests.scheduler.harness import Driver
-from tests.scheduler.holes import CHAIN, PURE, SEED, drive, finish, grammar_arrives_among_decodes
+from tests.scheduler.holes import (
+    CHAIN,
+    PURE,
+    SEED,
+    drive,
+    finish,
+    grammar_arrives_among_decodes,
+    seed_fault_of_0_29,
+)
 
 
 class TestB3SideQueue:
@@ -19,11 +27,13 @@ class TestB3SideQueue:
         driver.add("P", 20)
         return driver
 
+    @seed_fault_of_0_29
     def test_seed_mixes_it_into_a_decode_step(self):
         driver = grammar_arrives_among_decodes(SEED)
         with pytest.raises(RuntimeError, match=r"Mixed prefill \(1\) and decode \(3\)"):
             driver.run()
 
+    @seed_fault_of_0_29
     def test_seed_runs_two_prefills_in_one_step_undetected(self):
         assert self.grammar_and_plain_wait(SEED).step().prefills == ["G", "P"]
 

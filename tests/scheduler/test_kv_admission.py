@@ -268,6 +268,36 @@ class TestBothPolicies:
         finish(driver)
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("shared", [31, 32, 33])
+def test_a_common_prefix_is_no_trap_for_the_banker(cls, shared):
+    """Blocks that A, B and C share come back with the last of them, and not before."""
+    driver = drive_policy(
+        "banker",
+        cls,
+        block_size=4,
+        max_model_len=100,
+        num_blocks=39,
+        max_num_seqs=6,
+        max_num_batched_tokens=50,
+        prefix_caching=True,
+    )
+    for name in "ABC":
+        driver.add(name, [*range(shared), ord(name)], max_tokens=100)
+    for name in "DEF":
+        driver.add(name, 9, max_tokens=100)
+    finish(driver)
+
+
+def test_blocks_shared_by_two_are_counted_for_both():
+    driver = drive_policy("banker", prefix_caching=True)
+    driver.add("A", [1] * 40, max_tokens=20)
+    driver.add("B", [1] * 40, max_tokens=20)
+    driver.run_until_decoding("A", "B")
+    holders = driver.scheduler.get_kv_state().holders
+    assert [(h.request_id, h.allocated, h.shared) for h in holders] == [("A", 3, 2), ("B", 3, 2)]
+
+
 def run_steps(driver: Driver, count: int) -> None:
     for _ in range(count):
         driver.step()

@@ -65,6 +65,11 @@ class TestDijkstrasExample:
         assert is_safe_state(state_of(0))
 
 
+def test_unsafe_if_sessions_who_are_no_holders_were_promised_more_than_there_is():
+    assert not is_safe_state(KVState(num_blocks=-1, num_free=-1, holders=[]))
+    assert is_safe_state(KVState(num_blocks=0, num_free=0, holders=[]))
+
+
 def test_safety_against_all_orders():
     rng = random.Random(0)
     verdicts = []
@@ -123,7 +128,7 @@ def test_whoever_wants_no_block_is_never_held_back():
 
 def test_a_shared_prefix_is_not_counted_twice_where_it_helps():
     # A and B share 4 of 6 blocks: 8 distinct, 2 free of 10. Without sharing 12 would be too many.
-    holders = [Holder("A", 6, 8), Holder("B", 6, 8)]
+    holders = [Holder("A", 6, 8, shared=4), Holder("B", 6, 8, shared=4)]
     assert is_safe_state(KVState(10, 2, holders))
     assert not is_safe_state(KVState(10, 1, holders))
     assert not claims_fit([8, 8], 10), "reservation relies on no sharing"
@@ -131,31 +136,45 @@ def test_a_shared_prefix_is_not_counted_twice_where_it_helps():
 
 def test_a_shared_block_is_given_back_by_its_last_holder_only():
     # A shares all 3 blocks with B. When A is done, B still holds them: 1 + 0, and B needs 2.
-    holders = [Holder("A", 3, 4), Holder("B", 3, 5)]
+    holders = [Holder("A", 3, 4, shared=3), Holder("B", 3, 5, shared=3)]
     assert not is_safe_state(KVState(4, 1, holders))
 
 
+def test_and_by_its_last_holder_it_is_given_back():
+    # A and B hold the same 6 of 10 blocks. When both are done, C can have all 10.
+    holders = [Holder("A", 6, 6, shared=6), Holder("B", 6, 6, shared=6), Holder("C", 0, 10)]
+    assert is_safe_state(KVState(10, 4, holders))
+
+
+def random_tables(rng: random.Random) -> tuple[int, list[set[int]]]:
+    """(blocks of the cache, block tables as sets); some begin with the same blocks."""
+    num_blocks = rng.randint(4, 14)
+    tables: list[set[int]] = []
+    for _ in range(rng.randint(1, 4)):
+        shared = set(range(rng.choice([0, 2, 3])))
+        own = set(rng.sample(range(3, num_blocks), rng.randint(0, num_blocks - 3)))
+        tables.append(shared | own.difference(*tables))
+    return num_blocks, tables
+
+
+def state_of_tables(
+    num_blocks: int, tables: list[set[int]], claims: list[int], wants: list[int]
+) -> KVState:
+    holders = []
+    for i, table in enumerate(tables):
+        others = set().union(*tables[:i], *tables[i + 1 :])
+        holders.append(Holder(str(i), len(table), claims[i], wants[i], len(table & others)))
+    return KVState(num_blocks, num_blocks - len(set().union(*tables)), holders)
+
+
 def test_safety_with_shared_blocks_against_what_happens():
-    """Blocks as sets: if the test says safe, its order works with the blocks really there."""
+    """If the test says safe, an order works with the blocks really there."""
     rng = random.Random(3)
     safe = unsafe_but_possible = 0
     for _ in range(5_000):
-        num_blocks = rng.randint(4, 14)
-        tables = []
-        for _ in range(rng.randint(1, 4)):
-            shared = set(range(rng.choice([0, 2, 3])))
-            own = set(rng.sample(range(3, num_blocks), rng.randint(0, num_blocks - 3)))
-            tables.append(shared | own.difference(*tables))
+        num_blocks, tables = random_tables(rng)
         claims = [rng.randint(len(table), num_blocks) for table in tables]
-        num_free = num_blocks - len(set().union(*tables))
-        state = KVState(
-            num_blocks,
-            num_free,
-            [
-                Holder(str(i), len(t), c)
-                for i, (t, c) in enumerate(zip(tables, claims, strict=True))
-            ],
-        )
+        state = state_of_tables(num_blocks, tables, claims, [0] * len(tables))
         possible = any(
             order_finishes([(tables[i], claims[i]) for i in order], num_blocks)
             for order in itertools.permutations(range(len(tables)))
@@ -166,6 +185,32 @@ def test_safety_with_shared_blocks_against_what_happens():
         unsafe_but_possible += possible and not is_safe_state(state)
     assert safe > 500
     assert unsafe_but_possible < safe / 10, "the bound for shared blocks is far from the truth"
+
+
+def test_with_shared_blocks_too_somebody_goes_on():
+    """Block by block until all are done, or until nobody may go on, which must not happen."""
+    rng = random.Random(4)
+    lives = 0
+    for _ in range(5_000):
+        num_blocks, tables = random_tables(rng)
+        claims = [rng.randint(len(table), num_blocks) for table in tables]
+        if not is_safe_state(state_of_tables(num_blocks, tables, claims, [0] * len(tables))):
+            continue
+        lives += 1
+        while tables:
+            wants = [int(len(t) < c) for t, c in zip(tables, claims, strict=True)]
+            state = state_of_tables(num_blocks, tables, claims, wants)
+            held = get_held_back(state)
+            free = sorted(set(range(num_blocks)) - set().union(*tables))
+            served = [i for i, want in enumerate(wants) if want and str(i) not in held]
+            assert len(served) <= len(free)
+            for i in served:
+                tables[i].add(free.pop())
+            done = [i for i, want in enumerate(wants) if not want]
+            assert served or done, state
+            tables = [t for i, t in enumerate(tables) if i not in done]
+            claims = [c for i, c in enumerate(claims) if i not in done]
+    assert lives > 500
 
 
 def order_finishes(order: list[tuple[set[int], int]], num_blocks: int) -> bool:

@@ -1,10 +1,12 @@
 """The three states, the arrows between them, and why counts before the step decide (hole B13)."""
 
+from vllm.v1.core.sched.interface import PauseState
+
 from neuron_sched_lab.scheduler import NeuronAsyncScheduler, NeuronScheduler, SchedulerState
 from tests.scheduler import seed_literal
 from tests.scheduler.factory import make_scheduler
 from tests.scheduler.harness import Driver
-from tests.scheduler.holes import SEED, drive, finish
+from tests.scheduler.holes import SEED, drive, finish, seed_fault_of_0_29
 
 IDLE, PREFILL, DECODE = SchedulerState
 
@@ -99,6 +101,15 @@ def test_async_states():
     assert states[-1] == IDLE
 
 
+def test_an_empty_step_changes_nothing():
+    driver = Driver(make_scheduler(NeuronScheduler))
+    driver.add("A", 20)
+    driver.step()
+    driver.pause(PauseState.PAUSED_ALL)
+    assert driver.step().empty
+    assert driver.scheduler.state == PREFILL
+
+
 class TestB13Idle:
     """IDLE means that no request is left, and is reached when the last one ends."""
 
@@ -120,6 +131,7 @@ class TestB13Idle:
             driver.step()
         return driver
 
+    @seed_fault_of_0_29
     def test_seed_is_idle_with_a_request_left(self):
         driver = self.one_blocked_request_left(SEED)
         assert driver.unfinished == ["G"]

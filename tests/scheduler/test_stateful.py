@@ -17,12 +17,13 @@ from hypothesis.stateful import (
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from neuron_sched_lab.scheduler import NeuronAsyncScheduler, NeuronScheduler, PaddedScheduler
+from tests.scheduler.nightly import EVENTS, run
 from tests.scheduler.world import World
 
 # The same examples in each run: a failure here is the change's, not the day's.
 SETTINGS = settings(
     derandomize=True,
-    max_examples=40,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -93,9 +94,13 @@ class Machine(RuleBasedStateMachine):
             self.world.run_dry()
 
 
-@pytest.mark.parametrize(
-    "cls", [Scheduler, PaddedScheduler, NeuronScheduler, NeuronAsyncScheduler]
-)
+@pytest.mark.parametrize("cls", [Scheduler, PaddedScheduler, NeuronScheduler, NeuronAsyncScheduler])
 def test_no_sequence_of_events_breaks(cls):
     machine = type(f"{cls.__name__}Machine", (Machine,), {"cls": cls})
     run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+def test_random_lives_meet_every_event():
+    """A short nightly run: longer lives than those above, in which rarer things happen."""
+    coverage = run(steps=20_000, seed=0, report=lambda done: None)
+    assert set(EVENTS) <= {event for _, _, event in coverage}

@@ -153,6 +153,24 @@ class ProgressBetweenInputs(Progress):
             super().__call__(driver, step)
 
 
+class ArrivalOrder:
+    """Plain requests start in order of arrival (fcfs). Ids count up, see World._new_id()."""
+
+    def __init__(self) -> None:
+        self.started: set[str] = set()
+        self.newest = -1
+
+    def __call__(self, driver: Driver, step: Step) -> None:
+        for req_id in step.admitted:
+            request = driver.requests[req_id]
+            if req_id in self.started or request.resumable or request.structured_output_request:
+                continue
+            self.started.add(req_id)
+            number = int(req_id[1:])
+            assert number > self.newest, f"{req_id} started after r{self.newest}"
+            self.newest = number
+
+
 def check_admission_order_but_sessions(driver: Driver, step: Step) -> None:
     """A session that goes on may overtake, and 0.32 lets it finish in a pause for new requests.
 
@@ -222,6 +240,7 @@ class World:
             *(w for w in watchers_for(self.scheduler) if not is_replaced(w)),
             check_admission_order_but_sessions,
             ProgressBetweenInputs(),
+            *([ArrivalOrder()] if self.settings["policy"] == "fcfs" else []),
             self._note_step,
         ]
         self.coverage: Counter[tuple[str, str, str]] = Counter()
@@ -330,10 +349,20 @@ class World:
         """One step, checked by every watcher."""
         reasons = len(self.driver.finish_reasons)
         self._before = self._situation()
-        self.driver.step()
+        waiting = [request.request_id for request in waiting_requests(self.scheduler)]
+        admitted = self.driver.step().admitted
+        if self.settings["policy"] == "fcfs":
+            self._check_nobody_moved([req_id for req_id in waiting if req_id not in admitted])
         for reason in list(self.driver.finish_reasons.values())[reasons:]:
             self._note(f"finish: {reason}", self._before)
         self.check()
+
+    def _check_nobody_moved(self, before: list[str]) -> None:
+        """Who waited before the step and still does stands where it stood, also after a refusal."""
+        after = [request.request_id for request in waiting_requests(self.scheduler)]
+        stayed = set(after) & set(before)
+        before, after = ([r for r in ids if r in stayed] for ids in (before, after))
+        assert before == after, f"waiting {before}, then {after}"
 
     def run_dry(self) -> None:
         """Let everything come to its end, and check that nothing is left."""
