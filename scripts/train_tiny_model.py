@@ -442,7 +442,7 @@ def leads_of(
     for seed in seeds:
         task = tasks.MAKERS[kind](num_tokens, seed)
         batches.setdefault(len(task.answer), []).append((seed, task))
-    found = []
+    found: list[tuple[int, torch.Tensor]] = []
     for batch in batches.values():
         leads = answer_leads(weights, [task for _, task in batch])
         found += zip((seed for seed, _ in batch), leads, strict=True)

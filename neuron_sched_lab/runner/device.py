@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 from vllm.logger import init_logger
 
 from ..kernels.dispatch import Kernels, get_kernels, reference_as_graph_nodes

@@ -205,7 +205,7 @@ class HoldbackScheduler(Scheduler):
 
     def _put_back(self, request: Request, queue: RequestQueue) -> None:
         queue.prepend_request(request)
-        if queue is self.admitted_from.get(request):
+        if request in self.admitted_from and queue is self.admitted_from[request]:
             for passed_over in reversed(self._passed_over):
                 queue.remove_request(passed_over)
                 queue.prepend_request(passed_over)
