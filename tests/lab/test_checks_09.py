@@ -83,7 +83,7 @@ def test_a_rank_that_is_not_written_is_not_solved():
 )
 def test_four_buckets(buckets, rule):
     setting = source_of("POWERS_OF_TWO = ")
-    check = source_of("MY_BUCKETS,\n")
+    check = source_of("lambda: MY_BUCKETS")
     result = run(TRACE, CHECK_VALUE, setting, f"MY_BUCKETS = {buckets}", check)["result"]
     assert f"rule broken: {rule} (" in result.details[0]
 

@@ -414,7 +414,7 @@ MUTANTS = (
     Mutant(
         "whoever passed others by returns behind them",
         "holdback.py",
-        "if queue is self.admitted_from.get(request):",
+        "if request in self.admitted_from and queue is self.admitted_from[request]:",
         "if False:",
         "test_order.py",
     ),
