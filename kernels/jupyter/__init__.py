@@ -2,7 +2,8 @@
 
     install()                  into the user's Jupyter folder
     install(prefix=sys.prefix) into the environment that this Python runs in
-    remove()                   both, from wherever they were installed
+    remove()                   both, from wherever Jupyter finds them
+    remove(prefix=PREFIX)      both, from that environment
 
 The notebooks do not ask for them: their metadata name `python3`, which every Jupyter has, and the
 kit sets what it cannot do without by itself. The kernelspecs are for notebooks of your own, and
@@ -12,6 +13,7 @@ for a JupyterLab that serves more than one environment. NOT RUN ON HARDWARE: "(T
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -57,13 +59,31 @@ def read_spec(folder: str, python: str) -> dict[str, object]:
     return spec
 
 
-def remove() -> list[Path]:
-    """Remove both kernelspecs wherever Jupyter finds them; return the folders removed."""
+def remove(*, prefix: str | None = None) -> list[Path]:
+    """Remove both kernelspecs; return the folders removed.
+
+    Args:
+        prefix: from this environment only; by default from wherever Jupyter finds them.
+
+    Raises:
+        OSError: a folder cannot be removed.
+    """
     from jupyter_client.kernelspec import KernelSpecManager
 
+    if prefix is not None:
+        return _remove_from(Path(prefix))
     removed = []
     for name in NAMES:
         # A kernelspec of the same name in another folder may stand behind the first.
         while name in KernelSpecManager().find_kernel_specs():
             removed.append(Path(KernelSpecManager().remove_kernel_spec(name)))
     return removed
+
+
+def _remove_from(prefix: Path) -> list[Path]:
+    # Where install_kernel_spec(prefix=...) puts them; Jupyter itself need not look there.
+    folders = [prefix / "share" / "jupyter" / "kernels" / name for name in NAMES]
+    found = [folder for folder in folders if folder.is_dir()]
+    for folder in found:
+        shutil.rmtree(folder)
+    return found

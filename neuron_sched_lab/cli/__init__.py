@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
+from ..lab.environment import prepare_environment
 from . import demo, experiments, machine, notebooks
 from .schedulers import SCHEDULERS, load_scheduler
 
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return the exit status: 0, 1 for a failed check, 2 for bad input."""
     args = _parser().parse_args(argv)
     try:
+        # Before any verb imports vLLM, which else logs to where our own lines go.
+        prepare_environment()
         return args.run(args)
     except BrokenPipeError:
         # Whoever read our output has left, as `head` does; Python would flush into the pipe again.
@@ -44,10 +47,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _one_error(error: Any) -> str:
-    """Return the error in one line; pydantic's, which vLLM's settings raise, take several."""
+    """Return the error in one line; those of vLLM and of pydantic take several."""
     if not hasattr(error, "errors"):
-        return str(error)
+        return " ".join(str(error).split())
     first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
     found = f" (found {first['input']!r})" if name else ""
-    return f"{name + ': ' if name else ''}{first['msg']}{found}"
+    # Pydantic's own prefix says nothing.
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{name + ': ' if name else ''}{text}{found}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
+from .options import check_readable
 from .schedulers import SCHEDULERS, load_scheduler
 
 
@@ -32,15 +34,23 @@ def add_verbs(verbs: argparse._SubParsersAction) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from ..lab.demo import default_requests, read_requests, run_demo
+    from ..lab.demo import DemoStoppedError, default_requests, read_requests, run_demo
 
-    requests = read_requests(args.requests) if args.requests else default_requests()
-    same = run_demo(
-        load_scheduler(args.scheduler),
-        requests,
-        model=args.model,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len=args.max_model_len,
-    )
+    if args.requests is None:
+        requests = default_requests()
+    else:
+        check_readable("--requests", args.requests)
+        requests = read_requests(args.requests)
+    try:
+        same = run_demo(
+            load_scheduler(args.scheduler),
+            requests,
+            model=args.model,
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_model_len=args.max_model_len,
+        )
+    except DemoStoppedError as error:
+        print(f"neuron-sched-lab demo: {error}", file=sys.stderr)
+        return 1
     return 0 if same else 1

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .limits import check_setting
+from .options import (
+    check_above_zero,
+    check_count,
+    check_readable,
+    check_writable,
+    suggest,
+)
 from .schedulers import SCHEDULERS, load_scheduler
 from .settings import read_grid, read_settings, read_setup
 
@@ -17,6 +24,11 @@ if TYPE_CHECKING:
     from ..lab.workload import Workload
 
 SETTING = "NAME=VALUE"
+
+SIZES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
+
+ALL_CORES = -1
+"""What joblib takes for as many processes as there are cores."""
 
 
 def add_verbs(verbs: argparse._SubParsersAction) -> None:
@@ -58,6 +70,9 @@ def _add_buckets(verbs: argparse._SubParsersAction) -> None:
 def _buckets(args: argparse.Namespace) -> int:
     from ..lab.experiments import fit_ladder, ladders
 
+    check_count("--count", args.count)
+    check_count("--granule", args.granule)
+    check_setting("max_num_batched_tokens", args.max_num_batched_tokens)
     options = {"max_num_batched_tokens": args.max_num_batched_tokens, "granule": args.granule}
     workload = _workload(args)
     experiment = ladders(workload, count=args.count, **options)
@@ -84,7 +99,9 @@ def _add_sweep(verbs: argparse._SubParsersAction) -> None:
         help="keep finished cells here; the same command then goes on where it was",
     )
     parser.add_argument("--retry-failed", action="store_true", help="run failed cells again")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes; -1: one a core (%(default)s)"
+    )
     parser.add_argument(
         "--figure",
         default="output_tokens_per_second",
@@ -99,6 +116,10 @@ def _sweep(args: argparse.Namespace) -> int:
 
     grid = read_grid(args.set)
     _check_figure(args.figure)
+    if args.jobs != ALL_CORES:
+        check_count("--jobs", args.jobs)
+    if args.results is not None:
+        check_writable("--results", args.results)
     result = sweep(
         grid,
         _workload(args),
@@ -112,8 +133,9 @@ def _sweep(args: argparse.Namespace) -> int:
     if len(result.failures):
         print(f"\nFailed:\n{table_to_text(result.failures)}\n")
     if len(result.table):
-        _show(args, show_sweep(result, list(grid), args.figure))
-    return 1 if len(result.failures) else 0
+        experiment = show_sweep(result, list(grid), args.figure)
+        return _show(args, experiment) or (1 if len(result.failures) else 0)
+    return 1
 
 
 def _check_figure(name: str) -> None:
@@ -123,8 +145,7 @@ def _check_figure(name: str) -> None:
 
     figures = Metrics.of(RunLog()).as_dict()
     if name not in figures:
-        nearest = get_close_matches(name, figures, n=1, cutoff=0.0)[0]
-        raise ValueError(f"figure: {name!r} is no figure; did you mean {nearest!r}?")
+        raise ValueError(f"--figure: {name!r} is no figure; {suggest(name, figures)}")
 
 
 def _add_compare(verbs: argparse._SubParsersAction) -> None:
@@ -146,6 +167,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     a, b = read_setup(args.a), read_setup(args.b)
     names = (args.a, args.b) if args.a != args.b else (f"{args.a} (a)", f"{args.b} (b)")
+    common = _engine(args) | read_settings(args.set)
     diff = compare(
         a,
         b,
@@ -153,7 +175,7 @@ def _compare(args: argparse.Namespace) -> int:
         names=names,
         slo=_slo(args),
         padding=not args.ignore_padding,
-        **_engine(args) | read_settings(args.set),
+        **common,
     )
     return _show(args, diff)
 
@@ -217,11 +239,21 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 def _workload(args: argparse.Namespace) -> Workload:
     from ..lab.workload import Workload
+    from ..lab.workload_files import FORMATS
 
-    if args.report:
+    if args.report is not None:
         from ..lab.report import check_path
 
         check_path(args.report)
+        check_writable("--report", args.report)
+    check_readable("--trace", args.trace)
+    if args.format not in {"auto", *FORMATS}:
+        raise ValueError(
+            f"--format: {args.format!r} is no format; {suggest(args.format, ['auto', *FORMATS])}"
+        )
+    if args.requests is not None:
+        check_count("--requests", args.requests)
+    check_above_zero("--scale", args.scale)
     workload = Workload.read(
         args.trace,
         args.format,
@@ -229,38 +261,47 @@ def _workload(args: argparse.Namespace) -> Workload:
         on_bad_row="skip" if args.skip_bad_rows else "error",
     )
     if not len(workload):
-        raise ValueError(f"{args.trace}: there is no request in it")
+        raise ValueError(f"{args.trace}: there is no request in it; give a trace with some")
     workload = workload.scale(args.scale)
     print(workload.describe(), flush=True)
     return workload
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
-    from ..lab.roofline import RooflineCostModel
+    from ..lab.bare_scheduler import MAX_KV_BLOCKS
+    from ..lab.roofline import MODELS, RooflineCostModel
 
+    if args.model not in MODELS:
+        raise ValueError(f"--model: {args.model!r} is no model; {suggest(args.model, MODELS)}")
+    check_count("--tp-degree", args.tp_degree)
+    sizes = {name: getattr(args, name) for name in SIZES}
+    for name, value in sizes.items():
+        check_setting(name, value)
     settings: dict[str, Any] = {
         "scheduler": load_scheduler(args.scheduler),
         "cost_model": RooflineCostModel(
             args.model, tp_degree=args.tp_degree, max_model_len=args.max_model_len
         ),
     }
-    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
-        value = settings[name] = getattr(args, name)
-        if value < 1:
-            raise ValueError(f"{name}: {value} must be at least 1")
     if args.kv_tokens is not None:
         if args.kv_tokens < args.block_size:
             raise ValueError(
-                f"kv_tokens: {args.kv_tokens} must hold a block of {args.block_size} tokens"
+                f"--kv-tokens: {args.kv_tokens} must hold a block of {args.block_size} tokens; "
+                f"raise it"
             )
+        if args.kv_tokens > (most := (MAX_KV_BLOCKS - 1) * args.block_size):
+            raise ValueError(f"--kv-tokens: {args.kv_tokens} is more than {most}; lower it")
         # One block more: vLLM keeps the null block.
         settings["num_kv_blocks"] = args.kv_tokens // args.block_size + 1
-    return settings
+    return settings | sizes
 
 
 def _slo(args: argparse.Namespace) -> SLO | None:
     from ..lab.metrics import SLO
 
+    for option, value in (("--slo-ttft", args.slo_ttft), ("--slo-tpot", args.slo_tpot)):
+        if value is not None:
+            check_above_zero(option, value)
     if args.slo_ttft is None and args.slo_tpot is None:
         return None
     return SLO(ttft=args.slo_ttft, tpot=args.slo_tpot)
@@ -271,4 +312,4 @@ def _show(args: argparse.Namespace, experiment: Experiment) -> int:
     if args.report:
         experiment.save(args.report)
         print(f"\nReport: {Path(args.report)}")
-    return 0
+    return 1 if experiment.failed else 0

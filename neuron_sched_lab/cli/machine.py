@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+from .options import check_writable
 
 
 def add_verbs(verbs: argparse._SubParsersAction) -> None:
@@ -32,15 +35,28 @@ def _add_kernelspec(verbs: argparse._SubParsersAction) -> None:
     )
     kernelspec.set_defaults(run=_kernelspec)
     kernelspec.add_argument("action", choices=("install", "remove"))
-    kernelspec.add_argument("--prefix", help="into this environment, such as the folder of a venv")
+    kernelspec.add_argument(
+        "--prefix", help="into (or from) this environment, such as a venv's folder"
+    )
 
 
 def _kernelspec(args: argparse.Namespace) -> int:
     from ..kernels import jupyter
 
-    folders = jupyter.install(prefix=args.prefix) if args.action == "install" else jupyter.remove()
+    prefix = args.prefix
+    if prefix is not None and (not prefix or Path(prefix).is_file()):
+        raise ValueError(f"--prefix: {prefix!r} is no folder; give one, or leave --prefix out")
+    try:
+        change = jupyter.install if args.action == "install" else jupyter.remove
+        folders = change(prefix=prefix)
+    except OSError as error:
+        raise ValueError(
+            f"--prefix: {prefix or 'the user folder'} cannot be written ({error}); choose another"
+        ) from error
     for folder in folders:
         print(f"{args.action}: {folder}")
+    if not folders:
+        print(f"remove: nothing to remove{f' in {prefix}' if prefix else ''}")
     return 0
 
 
@@ -55,4 +71,5 @@ def _add_trn2_check(verbs: argparse._SubParsersAction) -> None:
 def _trn2_check(args: argparse.Namespace) -> int:
     from ..lab.trn2_check import run
 
+    check_writable("--report", args.report)
     return run(args.report)

@@ -20,6 +20,9 @@ def _change_exercises(args: argparse.Namespace) -> int:
     from ..lab import exercises
 
     change = exercises.solve if args.verb == "solve" else exercises.reset
+    # All are looked at first, so that a wrong one leaves none half done.
+    for notebook in args.notebooks:
+        exercises.get_status(notebook)
     for notebook in args.notebooks:
         saved = change(notebook)
         done = "solved" if args.verb == "solve" else "holds the skeletons"

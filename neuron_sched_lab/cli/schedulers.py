@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from .options import suggest
+
 SCHEDULERS = (
     "NeuronScheduler",
     "NeuronAsyncScheduler",
@@ -33,10 +35,15 @@ def load_scheduler(name: str) -> type:
             f"scheduler: {name!r}: module {module_name!r} does not import ({error}); is its folder "
             f"in PYTHONPATH?"
         ) from error
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        raise ValueError(
+            f"scheduler: {name!r}: module {module_name!r} does not import "
+            f"({type(error).__name__}: {error}); mend it"
+        ) from error
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, SchedulerInterface)):
         raise ValueError(
-            f"scheduler: {name!r} is no vLLM scheduler class; choose one of "
-            f"{', '.join(SCHEDULERS)} or give module.Class"
+            f"scheduler: {name!r} is no vLLM scheduler class; give module.Class of your own, or "
+            f"one of ours: {suggest(class_name, SCHEDULERS)}"
         )
     return cls

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
+from .limits import INTS, check_setting
+from .options import suggest
 from .schedulers import load_scheduler
 
-NOT_FOR_THE_COMMAND_LINE = {"workload", "cost_model", "neuron_config", "keep_records"}
+NOT_FOR_THE_COMMAND_LINE = {
+    "workload", "cost_model", "neuron_config", "keep_records",
+    "scheduler_cls",  # vLLM's name for what `scheduler` sets here
+}  # fmt: skip
+
+ON_THEIR_OWN = ("kv_admission", "max_consecutive_prefills")
+"""Settings of neuron_config whose rules look at no other setting."""
 
 
 def read_setup(text: str) -> dict[str, Any]:
@@ -29,6 +36,8 @@ def read_setup(text: str) -> dict[str, Any]:
         if key in setup:
             raise ValueError(f"{text!r}: {name} stands twice; give it once")
         setup[key] = read_value(key, value)
+    if not setup:
+        raise ValueError(f"{text!r} is empty; give a scheduler, NAME=VALUE, or both with a comma")
     return setup
 
 
@@ -38,9 +47,9 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         ValueError: one has no `=`, or there is no such setting.
     """
-    settings = {}
+    settings: dict[str, Any] = {}
     for text in texts:
-        name, value = _name_and_value(text)
+        name, value = _name_and_value(text, settings)
         settings[name] = read_value(name, value)
     return settings
 
@@ -51,21 +60,57 @@ def read_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
     Raises:
         ValueError: one has no `=` or no value, or there is no such setting.
     """
-    grid = {}
+    grid: dict[str, list[Any]] = {}
     for text in texts:
-        name, values = _name_and_value(text)
+        name, values = _name_and_value(text, grid)
         grid[name] = [read_value(name, value) for value in _split(values)]
+        if not grid[name]:
+            raise ValueError(f"--set {text}: there is no value in it; give NAME=VALUE,VALUE,...")
     return grid
 
 
 def read_value(name: str, text: str) -> Any:
-    """Return a value: a scheduler's class, JSON, or the text itself."""
+    """Return a value: a scheduler's class, JSON, or the text itself.
+
+    Raises:
+        ValueError: it is wrong whatever the other settings are.
+    """
     if name == "scheduler":
         return load_scheduler(text)
     try:
-        return json.loads(text)
-    except ValueError:
-        return {"None": None, "True": True, "False": False}.get(text, text)
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = {"None": None, "True": True, "False": False}.get(text, text)
+    check_setting(name, value)
+    _check_as_neuron_config(name, value)
+    _check_as_vllm_does(name, value)
+    return value
+
+
+def _check_as_neuron_config(name: str, value: Any) -> None:
+    from ..scheduler import NeuronConfig
+
+    plain = name.removeprefix("neuron_config.")
+    if plain in ON_THEIR_OWN:
+        NeuronConfig.from_dict(
+            {plain: value}, max_num_seqs=1, max_num_batched_tokens=1, max_model_len=1
+        )
+
+
+def _check_as_vllm_does(name: str, value: Any) -> None:
+    """Check a field of vLLM's SchedulerConfig by its type; rules on several are left to vLLM."""
+    from pydantic import ValidationError
+    from vllm.config import SchedulerConfig
+
+    if name in INTS or name not in _scheduler_config_fields():
+        return
+    try:
+        SchedulerConfig(**{"max_model_len": 8192, "is_encoder_decoder": False, name: value})
+    except ValidationError as error:
+        # One that names no field is a rule on several.
+        for found in error.errors():
+            if found["loc"][:1] == (name,):
+                raise ValueError(f"{name}: {value!r}: {found['msg']}; change it") from error
 
 
 def setting_key(name: str) -> str:
@@ -83,32 +128,38 @@ def setting_key(name: str) -> str:
     plain = name.removeprefix("neuron_config.")
     if plain in neuron_config:
         return f"neuron_config.{plain}"
-    known = [*_simulate_arguments(), *neuron_config]
+    ours, vllms = [*_simulate_arguments(), *neuron_config], _scheduler_config_fields()
+    known = [n for n in (*ours, *vllms) if n not in NOT_FOR_THE_COMMAND_LINE]
     if name in known:
         return name
-    nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    raise ValueError(
-        f"{name!r} is no setting; did you mean {nearest!r}? (known: {', '.join(known)})"
-    )
+    fix = suggest(name, known, listed=dict.fromkeys(n for n in known if n in ours))
+    more = "" if fix.endswith("?") else ", or a field of vLLM's SchedulerConfig"
+    raise ValueError(f"{name!r} is no setting; {fix}{more}")
 
 
 def _simulate_arguments() -> list[str]:
-    """Return the arguments of simulate() and the fields of vLLM's SchedulerConfig."""
-    from vllm.config import SchedulerConfig
-
     from ..lab.simulation import simulate
 
-    own = [p.name for p in signature(simulate).parameters.values()
-           if p.kind is not Parameter.VAR_KEYWORD]  # fmt: skip
-    vllm = [f.name for f in fields(SchedulerConfig) if f.init]
-    return [n for n in dict.fromkeys((*own, *vllm)) if n not in NOT_FOR_THE_COMMAND_LINE]
+    parameters = signature(simulate).parameters.values()
+    return [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
 
 
-def _name_and_value(text: str) -> tuple[str, str]:
+def _scheduler_config_fields() -> list[str]:
+    from vllm.config import SchedulerConfig
+
+    return [f.name for f in fields(SchedulerConfig) if f.init]
+
+
+def _name_and_value(text: str, before: Container[str]) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not value:
-        raise ValueError(f"{text!r} must be NAME=VALUE, such as max_num_seqs=16")
-    return setting_key(name), value
+    if not equals or not name:
+        raise ValueError(f"--set: {text!r} must be NAME=VALUE, such as max_num_seqs=16")
+    key = setting_key(name)
+    if not value:
+        raise ValueError(f"--set: {name} has no value; write {name}=VALUE")
+    if key in before:
+        raise ValueError(f"--set: {name} stands twice; give it once")
+    return key, value
 
 
 def _split(text: str) -> Sequence[str]:

@@ -20,6 +20,7 @@ import torch  # noqa: E402  (after the environment is set)
 from vllm.config import CacheConfig, SchedulerConfig, VllmConfig  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.utils.hashing import sha256  # noqa: E402
+from vllm.utils.math_utils import cdiv  # noqa: E402
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
@@ -30,8 +31,22 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
+from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
+from .setting_checks import (  # noqa: E402
+    check_bools,
+    check_ints,
+    check_limits,
+    check_neuron_config,
+    check_scheduler,
+    vllm_errors,
+)
+
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
+
+MAX_KV_BLOCKS = 2**22
+"""Each is a Python object of vLLM's: so many take seconds to make, a thousand times as many would
+fill the memory."""
 
 
 def make_scheduler(
@@ -40,7 +55,7 @@ def make_scheduler(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     max_model_len: int,
-    num_blocks: int,
+    num_blocks: int | None = None,
     block_size: int,
     policy: str = "fcfs",
     enable_prefix_caching: bool = False,
@@ -55,7 +70,8 @@ def make_scheduler(
         max_num_seqs: most requests that run at once.
         max_num_batched_tokens: most tokens a step.
         max_model_len: longest sequence, in tokens.
-        num_blocks: KV blocks, vLLM's null block included: one less can be used.
+        num_blocks: KV blocks, vLLM's null block included: one less can be used; by default enough
+            for `max_num_seqs` requests of `max_model_len`.
         block_size: tokens in a KV block.
         policy: "fcfs" or "priority".
         enable_prefix_caching: whether requests share the KV blocks of a common prefix.
@@ -64,17 +80,30 @@ def make_scheduler(
         scheduler_config: other fields of vLLM's SchedulerConfig.
 
     Raises:
-        ValueError: a setting is wrong; vLLM or NeuronConfig names it.
+        ValueError: a setting is wrong; it is named.
     """
-    config = VllmConfig()
-    config.scheduler_config = SchedulerConfig(
+    check_scheduler(cls)
+    check_limits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
-        is_encoder_decoder=False,
-        policy=policy,
-        **scheduler_config,
+        block_size=block_size,
     )
+    if num_blocks is None:
+        num_blocks = max_num_seqs * cdiv(max_model_len, block_size) + NUM_NULL_BLOCKS
+    _check_num_blocks(num_blocks)
+    check_bools(enable_prefix_caching=enable_prefix_caching, async_scheduling=async_scheduling)
+    check_neuron_config(neuron_config)
+    config = VllmConfig()
+    with vllm_errors():
+        config.scheduler_config = SchedulerConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+            is_encoder_decoder=False,
+            policy=policy,
+            **scheduler_config,
+        )
     config.scheduler_config.async_scheduling = async_scheduling
     config.cache_config = CacheConfig(
         block_size=block_size, enable_prefix_caching=enable_prefix_caching
@@ -99,6 +128,15 @@ def make_scheduler(
         hash_block_size=block_size,
         log_stats=False,
     )
+
+
+def _check_num_blocks(num_blocks: int) -> None:
+    check_ints(num_kv_blocks=num_blocks)
+    if num_blocks > MAX_KV_BLOCKS:
+        raise ValueError(
+            f"num_kv_blocks: {num_blocks} must be at most {MAX_KV_BLOCKS}; lower num_kv_blocks, or "
+            f"max_num_seqs or max_model_len where it follows from them"
+        )
 
 
 def _model_config(max_model_len: int) -> SimpleNamespace:

@@ -165,6 +165,7 @@ def compare(
         chart=chart,
         alt_text=_alt_text(chart, pair),
         notes=(*left.notes, *right.notes),
+        failed=left.failed or right.failed,
         names=pair,
         first=first,
         num_steps_compared=num_compared,

@@ -168,10 +168,14 @@ def check_kernelspec() -> Iterator[Finding]:
 
     manager = KernelSpecManager()
     spec = manager.get_kernel_spec("python3")
-    python = shutil.which(spec.argv[0]) or spec.argv[0]
+    python = spec.argv[0]
+    # jupyter_client takes the Python that it runs in itself for these, whatever PATH has.
+    major, minor = sys.version_info[:2]
+    if python in {"python", f"python{major}", f"python{major}.{minor}"}:
+        python = sys.executable
+    python = shutil.which(python) or python
     name = "Jupyter kernel python3"
-    # JupyterLab of this environment starts its own Python for a bare `python`.
-    if spec.argv[0] in {"python", "python3"} or _is_same(python, sys.executable):
+    if _is_same(python, sys.executable):
         yield Finding(OK, name, f"starts {python}")
     else:
         yield Finding(

@@ -147,14 +147,16 @@ def _open(
 ) -> tuple[dict[str, Exercise], dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the exercises, the notebook, and its exercise cells by name."""
     path = master_path(notebook) if master is None else Path(master)
+    if not Path(notebook).is_file():
+        raise ValueError(f"{str(notebook)!r} is no file; give a notebook, such as 09_NAME.ipynb")
     if not path.is_file():
         raise ValueError(f"{notebook}: no master at {path}; this notebook has no exercises")
     exercises = read_master(path)
-    document = json.loads(Path(notebook).read_text(encoding="utf-8"))
+    document = _read_notebook(Path(notebook))
     cells: dict[str, dict[str, Any]] = {}
     for cell in document["cells"]:
         for tag in cell["metadata"].get("tags", []):
-            if tag.startswith(TAG):
+            if isinstance(tag, str) and tag.startswith(TAG):
                 name = tag.removeprefix(TAG)
                 if name in cells or name not in exercises:
                     why = "is there twice" if name in cells else f"is not in {path.name}"
@@ -166,6 +168,37 @@ def _open(
             f"exercise (in JupyterLab: Property Inspector, Cell Tags)"
         )
     return exercises, document, cells
+
+
+def _read_notebook(path: Path) -> dict[str, Any]:
+    """Return a notebook that has what is needed here: cells with a type, metadata and source."""
+    fix = f"restore it, with `git checkout {path}` if it is the kit's"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is no notebook (no JSON: {error}); {fix}") from error
+    cells = document.get("cells") if isinstance(document, dict) else None
+    if not isinstance(cells, list):
+        raise ValueError(f"{path}: is no notebook of format 4 (no list of cells); {fix}")
+    for number, cell in enumerate(cells, start=1):
+        if not _is_cell(cell):
+            raise ValueError(f"{path}: is no notebook of format 4 (cell {number} is none); {fix}")
+    return document
+
+
+def _is_cell(cell: Any) -> bool:
+    return (
+        isinstance(cell, dict)
+        and isinstance(cell.get("cell_type"), str)
+        and isinstance(cell.get("metadata"), dict)
+        and isinstance(cell["metadata"].get("tags", []), list)
+        and _is_source(cell.get("source"))
+    )
+
+
+def _is_source(source: Any) -> bool:
+    lines = source if isinstance(source, list) else [source]
+    return all(isinstance(line, str) for line in lines)
 
 
 def _status(cell: Mapping[str, Any], exercise: Exercise) -> str:
@@ -182,6 +215,11 @@ def _save_own_work(
     if all(_status(cells[name], exercises[name]) != OWN for name in exercises):
         return None
     folder = notebook.parent / SAVED
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(
+            f"{folder}: is no folder, so your work in {notebook.name} cannot be saved there; "
+            f"nothing was changed; rename that file"
+        )
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():

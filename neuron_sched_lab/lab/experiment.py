@@ -28,6 +28,7 @@ class Experiment:
         chart: the plot, as data.
         alt_text: what the plot shows, in words.
         notes: what to know of the runs: refused requests, stalls, crashes.
+        failed: whether a run crashed or stalled, or had all its requests refused.
     """
 
     question: str
@@ -36,6 +37,7 @@ class Experiment:
     chart: Chart
     alt_text: str
     notes: tuple[str, ...] = ()
+    failed: bool = False
 
     @cached_property
     def figure(self) -> Figure:

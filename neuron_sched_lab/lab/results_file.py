@@ -102,7 +102,10 @@ class ResultsFile:
             parsed = self._parse(number, line)
             is_result = isinstance(parsed, dict) and isinstance(parsed.get("key"), str)
             if not is_result or parsed.get("status") not in {OK, FAILED}:
-                raise ValueError(f"results: {self.path}, line {number}: {line[:60]!r} is no result")
+                raise ValueError(
+                    f"results: {self.path}, line {number}: {line[:60]!r} is no result; delete that "
+                    f"line, or choose another file"
+                )
             self.lines[parsed["key"]] = parsed
         # Only now, when it is certain that the file is ours.
         os.ftruncate(self._file, len(whole))

@@ -13,8 +13,9 @@ the KV blocks.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from .environment import prepare_environment
 prepare_environment()
 
 from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402  (after the environment is set)
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.exceptions import VLLMClientError  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.utils.math_utils import cdiv  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
-from vllm.v1.core.sched.interface import SchedulerInterface  # noqa: E402
 
 from ..runner.config import RunnerConfig  # noqa: E402
 from ..scheduler import (  # noqa: E402
@@ -37,9 +38,21 @@ from ..scheduler import (  # noqa: E402
     SeparatedScheduler,
 )
 from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
+from .model_directory import find_model  # noqa: E402
 from .recorder import Recorder, get_trace_config  # noqa: E402
-from .tasks import tiny_model_path  # noqa: E402
-from .trace import RequestInfo, StepInputs, StepRecord, Trace  # noqa: E402
+from .setting_checks import (  # noqa: E402
+    argument_names,
+    check_bools,
+    check_ints,
+    check_limits,
+    check_names,
+    check_neuron_config,
+    check_scheduler,
+    vllm_errors,
+)
+from .trace import EMPTY, RequestInfo, StepInputs, StepRecord, Trace  # noqa: E402
+from .virtual_engine import MAX_EMPTY_STEPS  # noqa: E402
+from .watchdog import awaits_others, describe_standstill  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,8 +63,8 @@ NEURON_WORKER = "neuron_sched_lab.runner.NeuronWorker"
 MAX_RECORDED_INPUTS = 2048
 """Numbers of a padded tensor that a record keeps; a longer tensor is not recorded."""
 
-MAX_STEPS = 100_000
-"""`run()` gives up after so many steps: a scheduler that stalls must not hang a notebook."""
+SET_BY_LAB = {"additional_config", "num_gpu_blocks_override", "scheduler_cls", "worker_cls"}
+"""Arguments of vLLM's `LLM` that a Lab gives itself."""
 
 
 class Lab:
@@ -108,17 +121,20 @@ class Lab:
         async_scheduling: bool | None = None,
         **engine_args: Any,
     ) -> None:
-        if not (isinstance(scheduler, type) and issubclass(scheduler, SchedulerInterface)):
-            raise ValueError(
-                f"scheduler: {scheduler!r} is no vLLM scheduler class; give a class such as "
-                f"NeuronScheduler"
-            )
-        _check_positive(
+        check_names(engine_args, _known_settings(), "Lab")
+        check_scheduler(scheduler)
+        check_limits(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
             block_size=block_size,
         )
+        check_bools(
+            enable_prefix_caching=enable_prefix_caching,
+            compile=compile,
+            async_scheduling=async_scheduling is None or async_scheduling,
+        )
+        check_neuron_config(neuron_config)
         blocks_per_request = cdiv(max_model_len, block_size)
         if num_kv_blocks is None:
             num_kv_blocks = max_num_seqs * blocks_per_request + NUM_NULL_BLOCKS
@@ -147,19 +163,29 @@ class Lab:
             "use_tqdm_on_load": False,
             **engine_args,
         }
-        self._llm: LLM | None = LLM(
-            model=str(_model_path(model)),
-            scheduler_cls=scheduler,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
+        path = find_model(
+            model,
             max_model_len=max_model_len,
-            block_size=block_size,
-            num_gpu_blocks_override=num_kv_blocks,
-            enable_prefix_caching=enable_prefix_caching,
-            worker_cls=NEURON_WORKER if use_ours else "auto",
-            additional_config={"neuron_config": config, "runner_config": runner_config},
-            **settings,
+            needs_tokenizer=not engine_args.keys() & {"tokenizer", "skip_tokenizer_init"},
         )
+        with vllm_errors(
+            num_kv_blocks=num_kv_blocks,
+            block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+        ):
+            self._llm: LLM | None = LLM(
+                model=str(path),
+                scheduler_cls=scheduler,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                block_size=block_size,
+                num_gpu_blocks_override=num_kv_blocks,
+                enable_prefix_caching=enable_prefix_caching,
+                worker_cls=NEURON_WORKER if use_ours else "auto",
+                additional_config={"neuron_config": config, "runner_config": runner_config},
+                **settings,
+            )
         self.on_change: list[Callable[[], None]] = []
         self._start_recording()
 
@@ -216,8 +242,12 @@ class Lab:
         Raises:
             ValueError: the id is taken, or vLLM refuses the prompt or a parameter.
         """
+        check_ints(max_tokens=max_tokens)
+        check_names(sampling, argument_names(SamplingParams), "SamplingParams")
         if request_id is None:
             request_id = f"r{len(self.trace.requests)}"
+        if not isinstance(request_id, str):
+            raise ValueError(f"request_id: {request_id!r} must be text, such as 'r0'")
         if request_id in self.trace.requests:
             raise ValueError(f"request_id: {request_id!r} is taken; choose another or leave it out")
         text = prompt if isinstance(prompt, str) else None
@@ -230,8 +260,12 @@ class Lab:
             self.llm.llm_engine.add_request(
                 request_id, TokensPrompt(prompt_token_ids=token_ids, prompt=text), params
             )
-        except (VLLMClientError, TypeError) as error:
-            raise ValueError(f"request {request_id!r}: {error}") from error
+        except (VLLMClientError, TypeError, ValueError) as error:
+            given = ", ".join(f"{name} = {value!r}" for name, value in sampling.items())
+            raise ValueError(
+                f"request {request_id!r}{f' with {given}' if given else ''}: vLLM refuses it: "
+                f"{error}"
+            ) from error
         self.trace.requests[request_id] = RequestInfo(
             request_id=request_id,
             num_prompt_tokens=len(token_ids),
@@ -249,7 +283,7 @@ class Lab:
         if isinstance(prompt, str):
             token_ids = self.llm.get_tokenizer().encode(prompt)
         else:
-            token_ids = list(prompt)
+            token_ids = _token_ids(prompt)
         if not token_ids:
             raise ValueError("prompt: it is empty; give at least one token")
         max_model_len = self.llm.model_config.max_model_len
@@ -320,11 +354,26 @@ class Lab:
                 new_text.append((output.request_id, gained))
         return tuple(new_text)
 
-    def run(self, max_steps: int = MAX_STEPS) -> Trace:
-        """Step until every request has ended, or `max_steps` were made; return the trace."""
-        for _ in range(max_steps):
-            if self.step() is None:
-                break
+    def run(self, max_steps: int | None = None) -> Trace:
+        """Step until every request has ended; return the trace.
+
+        Args:
+            max_steps: stop after so many steps, whatever they ran; by default there is no limit,
+                but a scheduler that stalls is reported.
+
+        Raises:
+            ValueError: `max_steps` is no count.
+            RuntimeError: MAX_EMPTY_STEPS steps in a row ran nothing although requests are left.
+        """
+        if max_steps is not None:
+            check_ints(at_least=0, max_steps=max_steps)
+        num_steps = num_empty = 0
+        while num_steps != max_steps and (record := self.step()) is not None:
+            num_steps += 1
+            is_idle = record.phase == EMPTY and not awaits_others(self.scheduler)
+            num_empty = num_empty + 1 if is_idle else 0
+            if max_steps is None and num_empty == MAX_EMPTY_STEPS:
+                raise RuntimeError(describe_standstill(self))
         return self.trace
 
     def close(self) -> None:
@@ -344,34 +393,30 @@ class Lab:
         self.close()
 
 
-def _model_path(model: str | Path) -> Path:
-    if model == "tiny":
-        return tiny_model_path()
-    path = Path(model)
-    if not (path / "config.json").is_file():
-        raise ValueError(
-            f'model: {str(model)!r} is no directory with a config.json; give "tiny" or the '
-            f"directory of a Hugging Face Llama checkpoint"
-        )
-    return path
+def _known_settings() -> list[str]:
+    """Return what a Lab takes: its own arguments, and those of vLLM's `LLM` that it leaves free."""
+    vllm = {*argument_names(LLM), *(f.name for f in fields(EngineArgs))} - SET_BY_LAB
+    return list(dict.fromkeys([*argument_names(Lab), *sorted(vllm)]))
+
+
+def _token_ids(prompt: object) -> list[int]:
+    if isinstance(prompt, Iterable) and not isinstance(prompt, bytes):
+        token_ids = list(prompt)
+        if not any(isinstance(t, bool) or not isinstance(t, Integral) for t in token_ids):
+            return [int(token_id) for token_id in token_ids]
+    raise ValueError(f"prompt: {prompt!r:.60} must be text or a list of token ids (ints)")
 
 
 def _use_our_worker(worker: str, scheduler: type[Scheduler]) -> bool:
-    if worker not in {"auto", "neuron", "vllm"}:
+    if worker not in ("auto", "neuron", "vllm"):  # a tuple: whatever is given may be unhashable
         raise ValueError(f'worker: {worker!r} must be "auto", "neuron" or "vllm"')
     return worker == "neuron" or (worker == "auto" and issubclass(scheduler, PaddedScheduler))
-
-
-def _check_positive(**settings: int) -> None:
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}: {value!r} must be an int of at least 1")
 
 
 def _check_kv_blocks(
     num_kv_blocks: int, blocks_per_request: int, max_model_len: int, block_size: int
 ) -> None:
-    _check_positive(num_kv_blocks=num_kv_blocks)
+    check_ints(num_kv_blocks=num_kv_blocks)
     needed = blocks_per_request + NUM_NULL_BLOCKS
     if num_kv_blocks < needed:
         raise ValueError(

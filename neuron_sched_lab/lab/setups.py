@@ -31,7 +31,11 @@ class Setup:
     settings: Mapping[str, Any]
 
     def run(self, workload: Workload, **overrides: Any) -> SimulationResult:
-        """Simulate `workload`; `overrides` are arguments of `simulate` that go first."""
+        """Simulate `workload`; `overrides` are arguments of `simulate` that go first.
+
+        Raises:
+            ValueError: a setting is wrong; it is named.
+        """
         from .simulation import simulate
 
         return simulate(workload, **merge_settings(self.settings, overrides))

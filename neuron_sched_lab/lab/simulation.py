@@ -13,28 +13,28 @@ scheduling: that is done by the very code that a live engine runs; see `virtual_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from .environment import prepare_environment
 
 prepare_environment()
 
-from vllm.utils.math_utils import cdiv  # noqa: E402  (after the environment is set)
+from vllm.config import SchedulerConfig  # noqa: E402  (after the environment is set)
 
 from ..scheduler import NeuronScheduler  # noqa: E402
-from ..scheduler.admission import NUM_NULL_BLOCKS  # noqa: E402
 from .bare_scheduler import make_scheduler  # noqa: E402
+from .cost_model import CostModel  # noqa: E402
 from .metrics import SLO, Metrics  # noqa: E402
+from .setting_checks import argument_names, check_bools, check_ints, check_names  # noqa: E402
 from .virtual_engine import VirtualEngine  # noqa: E402
+from .workload import Workload  # noqa: E402
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from .cost_model import CostModel
     from .run_log import RunLog
     from .trace import Trace
-    from .workload import Workload
 
 MAX_TOKENS_WITH_RECORDS = 200_000
 """Output tokens of a workload up to which records are kept, unless asked for: each token is a part
@@ -114,8 +114,20 @@ def simulate(
     Raises:
         ValueError: a setting is wrong; it is named.
     """
-    if num_kv_blocks is None:
-        num_kv_blocks = max_num_seqs * cdiv(max_model_len, block_size) + NUM_NULL_BLOCKS
+    _check_own_settings(workload, cost_model, fast_forward, keep_records, max_steps)
+    check_names(scheduler_config, _known_settings(), "simulate")
+    scheduler_object = make_scheduler(
+        scheduler,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        num_blocks=num_kv_blocks,
+        block_size=block_size,
+        policy=policy,
+        enable_prefix_caching=enable_prefix_caching,
+        neuron_config=neuron_config,
+        **scheduler_config,
+    )
     if keep_records is None:
         keep_records = sum(r.num_output_tokens for r in workload) <= MAX_TOKENS_WITH_RECORDS
     if cost_model is None:
@@ -124,18 +136,7 @@ def simulate(
         cost_model = RooflineCostModel("llama-3.1-8b", tp_degree=8, max_model_len=max_model_len)
     engine = VirtualEngine(
         workload,
-        make_scheduler(
-            scheduler,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=max_model_len,
-            num_blocks=num_kv_blocks,
-            block_size=block_size,
-            policy=policy,
-            enable_prefix_caching=enable_prefix_caching,
-            neuron_config=neuron_config,
-            **scheduler_config,
-        ),
+        scheduler_object,
         cost_model,
         skip_ahead=fast_forward,
         keep_records=keep_records,
@@ -153,3 +154,34 @@ def simulate(
             engine.fast_forward.why_not if engine.fast_forward else "fast_forward=False"
         ),
     )
+
+
+def _check_own_settings(
+    workload: object,
+    cost_model: object,
+    fast_forward: object,
+    keep_records: object,
+    max_steps: object,
+) -> None:
+    """Check what is no setting of the scheduler's; the rest is make_scheduler's."""
+    if not isinstance(workload, Workload):
+        raise ValueError(
+            f"workload: {workload!r} is no Workload; give Workload.read(file) or one of "
+            f"workload_generators"
+        )
+    if cost_model is not None and not isinstance(cost_model, CostModel):
+        raise ValueError(
+            f"cost_model: {cost_model!r} lacks prefill_seconds() or decode_seconds(); give "
+            f"FunctionCostModel(prefill, decode) or another CostModel"
+        )
+    check_bools(fast_forward=fast_forward)
+    if keep_records is not None:
+        check_bools(keep_records=keep_records)
+    if max_steps is not None:
+        check_ints(at_least=0, max_steps=max_steps)
+
+
+def _known_settings() -> list[str]:
+    """Return simulate()'s arguments and the fields of vLLM's SchedulerConfig that it passes on."""
+    vllm = [f.name for f in fields(SchedulerConfig) if f.init and f.name != "scheduler_cls"]
+    return list(dict.fromkeys([*argument_names(simulate), *vllm]))

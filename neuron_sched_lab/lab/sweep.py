@@ -113,7 +113,7 @@ def sweep(
         results: file that finished cells are kept in, and taken from the next time. It goes by
             content: see `cell_key`.
         retry_failed: run the cells again that failed before.
-        n_jobs: processes; None for what joblib's `parallel_config` says, else 1.
+        n_jobs: processes, -1 for one a core; None for what joblib's `parallel_config` says, else 1.
         progress: whether to show a bar.
         run: what runs a cell, called as `run(workload, **settings)`; returns figures by name.
         common: settings that all cells have in common.
@@ -122,6 +122,8 @@ def sweep(
         ValueError: the grid is empty, two cells are the same, or the results file is not one. An
             exception of a cell is not raised: it is in `failures`.
     """
+    if n_jobs == 0:
+        raise ValueError("n_jobs: 0 must be at least 1, or -1 for one process a core; give one")
     cells = _make_cells(settings, workloads, run, common)
     with ResultsFile(results) if results is not None else nullcontext() as file:
         lines: dict[str, dict[str, Any]] = {} if file is None else file.lines

@@ -68,23 +68,56 @@ def load(path: str | Path) -> Trace:
             continue
         try:
             if "request" in row:
-                info = _make(RequestInfo, row["request"])
-                trace.requests[info.request_id] = info
+                _add_request(trace, _object(row, "request"))
             elif "step" in row:
-                record = _read_step(row["step"], held)
+                record = _read_step(_object(row, "step"), held)
+                _check_place(record, trace)
                 held = dict(record.kv_blocks)
                 trace.records.append(record)
             else:
                 raise ValueError("neither a request nor a step")
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}; the file is damaged, record it anew") from error
     if trace is None:
         raise ValueError(f"{path}: the file is empty; record it anew")
     return trace
 
 
+def _object(row: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return `row[key]`, which must be there and be an object."""
+    value = row.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{key}: {value!r:.60} is no JSON object")
+    return value
+
+
+def _add_request(trace: Trace, values: dict[str, Any]) -> None:
+    info = _make(RequestInfo, values)
+    if info.request_id in trace.requests:
+        raise ValueError(f"request_id: {info.request_id!r:.60} stands twice")
+    trace.requests[info.request_id] = info
+
+
+def _check_place(record: StepRecord, trace: Trace) -> None:
+    """Check a step against what stands before it in the file."""
+    before = trace[-1].step if trace.records else 0
+    if record.step <= before:
+        raise ValueError(f"step: {record.step} must be above {before}, the step before it")
+    scheduled = (s.request_id for s in record.scheduled)
+    for request_id in (*scheduled, *record.running, *record.waiting, *record.held_back):
+        if not isinstance(request_id, str) or not _is_known(request_id, trace):
+            raise ValueError(f"{request_id!r:.60}: no request of this id stands before the step")
+
+
+def _is_known(request_id: str, trace: Trace) -> bool:
+    # vLLM calls the answers of a request with n > 1 by its id with a number in front.
+    return request_id in trace.requests or request_id.partition("_")[2] in trace.requests
+
+
 def _numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield (number, line) without ever holding more than MAX_LINE_LENGTH characters."""
+    if not isinstance(path, (str, Path)) or not Path(path).is_file():
+        raise ValueError(f"path: {path!r} is no file; give one that Trace.save() wrote")
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         number = 0
         while line := file.readline(MAX_LINE_LENGTH + 1):
@@ -101,7 +134,9 @@ def _numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ValueError(f"{where}: brackets are nested too deep; this is no trace") from error
+    except ValueError as error:
         raise ValueError(f"{where}: no JSON ({error}); was the file cut off?") from error
     if not isinstance(row, dict):
         raise ValueError(f"{where}: no JSON object; the file is damaged")
@@ -118,21 +153,29 @@ def _read_header(row: dict[str, Any], where: str) -> TraceConfig:
             f"update neuron_sched_lab or record the trace anew"
         )
     try:
-        return _make(TraceConfig, {k: _tuples(v) for k, v in row["config"].items()})
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        return _make(TraceConfig, {k: _tuples(v) for k, v in _object(row, "config").items()})
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: bad header ({error}); the file is damaged") from error
 
 
 def _read_step(step: dict[str, Any], held: dict[str, tuple[int, ...]]) -> StepRecord:
     values = {name: _tuples(value) for name, value in step.items()}
-    values["scheduled"] = tuple(Scheduled(*s) for s in values["scheduled"])
+    values["scheduled"] = tuple(Scheduled(*s) for s in _rows(values, "scheduled"))
     if values.get("inputs") is not None:
-        values["inputs"] = StepInputs(*values["inputs"])
+        values["inputs"] = StepInputs(*_rows(values, "inputs"))
     values["kv_blocks"] = tuple(
         (request_id, _same_blocks(held, request_id) if blocks is None else blocks)
-        for request_id, blocks in values.get("kv_blocks", ())
+        for request_id, blocks in (_rows(values, "kv_blocks") if "kv_blocks" in values else ())
     )
     return _make(StepRecord, values)
+
+
+def _rows(values: dict[str, Any], key: str) -> tuple[tuple[Any, ...], ...]:
+    """Return `values[key]`, which must be there and be a list of lists."""
+    rows = values.get(key)
+    if not isinstance(rows, tuple) or not all(isinstance(row, tuple) for row in rows):
+        raise ValueError(f"{key}: {rows!r:.60} is no list of lists")
+    return rows
 
 
 def _same_blocks(held: dict[str, tuple[int, ...]], request_id: str) -> tuple[int, ...]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .setups import Setup
+from .setups import Setup, name_of
 
 if TYPE_CHECKING:
     from .simulation import SimulationResult
     from .workload import Workload
+
+
+ENGINES_NAME = "num_gpu_blocks_override"
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,31 @@ class Trial:
         """Run `setup` on `workload`.
 
         Raises:
-            Exception: what the scheduler raises before its first step.
+            ValueError: a setting is wrong, or the scheduler raised before its first step.
         """
         try:
             return cls(setup, setup.run(workload, keep_records=False), None)
         except Exception as error:
             step = _find_crash(setup, workload)
-            if not step:
+            if not step and isinstance(error, (ValueError, OSError)):
                 raise
+            if not step:
+                name = name_of(setup.settings.get("scheduler"))
+                raise ValueError(
+                    f"scheduler: {name} raised {type(error).__name__} before the first step "
+                    f"({error}); mend it: its __init__ must take what vLLM's Scheduler takes and "
+                    f"pass it on to super().__init__()"
+                ) from error
             crash = Crash(step, f"{type(error).__name__}: {error}")
         before = setup.run(workload, keep_records=False, fast_forward=False, max_steps=step - 1)
         return cls(setup, before, crash)
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it crashed or stalled, or all its requests were refused."""
+        log = self.result.log
+        all_refused = log.num_refused > 0 and not log.request_ids
+        return self.crash is not None or self.result.stalled or all_refused
 
     @property
     def notes(self) -> list[str]:
@@ -68,7 +85,11 @@ class Trial:
             notes.append(f"{name} stalled: it stopped scheduling although requests were left.")
         if result.refused:
             reason = next(iter(result.refused.values()))
-            notes.append(f"{name}: requests refused: {len(result.refused)}; the first: {reason}")
+            # What an engine calls it stands in the scheduler's text.
+            here = " (here: num_kv_blocks, --kv-tokens)" if ENGINES_NAME in reason else ""
+            notes.append(
+                f"{name}: requests refused: {len(result.refused)}; the first: {reason}{here}"
+            )
         return notes
 
     def first_steps(self, workload: Workload, num_steps: int) -> SimulationResult:

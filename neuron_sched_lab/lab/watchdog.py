@@ -10,16 +10,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm.utils.math_utils import cdiv
+from vllm.v1.request import RequestStatus
 
+from .board import printable
 from .trace import EMPTY, StepRecord, Trace
+from .virtual_engine import MAX_EMPTY_STEPS
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
     from .session import Lab
 
 PATIENCE = 10
 """Empty steps in a row that are a stall; an async engine may have one while it awaits tokens."""
 
 MAX_STEPS = 10_000
+
+AWAITING_OTHERS = (
+    RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+    RequestStatus.WAITING_FOR_REMOTE_KVS,
+)
+"""Waiting for a grammar that is compiled, or for KV blocks from elsewhere: other threads end it."""
+
+SHOWN_IDS = 8
 
 
 @dataclass(frozen=True)
@@ -109,3 +122,19 @@ def _repeats(record: StepRecord, other: StepRecord) -> bool:
 
 def _queues(record: StepRecord) -> tuple[object, ...]:
     return record.running, record.waiting, record.held_back, record.hidden, record.kv_blocks
+
+
+def awaits_others(scheduler: Scheduler) -> bool:
+    """Tell whether a request waits for what no scheduler can hurry: empty steps are right then."""
+    return any(request.status in AWAITING_OTHERS for request in scheduler.requests.values())
+
+
+def describe_standstill(lab: Lab) -> str:
+    """Return who is left after MAX_EMPTY_STEPS empty steps in a row, and where to look."""
+    ids, last = list(lab.scheduler.requests), lab.trace[-1].step
+    names = " ".join(map(printable, ids[:SHOWN_IDS])) + (" ..." if len(ids) > SHOWN_IDS else "")
+    return (
+        f"{type(lab.scheduler).__name__}: steps {last - MAX_EMPTY_STEPS + 1} to {last} scheduled "
+        f"nothing, though requests are left: {names}; see lab.trace[-1] for who waits, and the "
+        f"class's can_schedule() and schedule() for why; lab.reset() forgets them"
+    )

@@ -82,14 +82,14 @@ def read(
         raise ValueError(f'on_bad_row: {on_bad_row!r} must be "error" or "skip"')
     if file_format == "auto":
         file_format = _detect(path)
-    if file_format not in _FORMATS:
+    if file_format not in FORMATS:
         raise ValueError(
-            f"file_format: {file_format!r} is none of {', '.join(_FORMATS)}; leave it out to "
+            f"file_format: {file_format!r} is none of {', '.join(FORMATS)}; leave it out to "
             f"judge by the file"
         )
     if model is not None and file_format != "burstgpt":
         raise ValueError(f"model: {file_format} files have no such column; leave it out")
-    layout = _FORMATS[file_format]
+    layout = FORMATS[file_format]
     if requests_per_second is not None and layout.has_times:
         raise ValueError(
             f"requests_per_second: {path} holds arrival times; use scale() to change the rate"
@@ -151,7 +151,8 @@ def _parse_rows(
         except BadRowError as error:
             if not skip_bad_rows:
                 raise ValueError(
-                    f'{row.place}, {error}; mend it or read with on_bad_row="skip"'
+                    f'{row.place}, {error}; mend it, or read with on_bad_row="skip" '
+                    f"(command line: --skip-bad-rows)"
                 ) from None
             num_skipped += 1
     return requests, num_skipped
@@ -243,7 +244,7 @@ class _Format(NamedTuple):
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURSTGPT = ("Timestamp", "Model", "Request tokens", "Response tokens")
 
-_FORMATS = {
+FORMATS = {
     "azure": _Format(partial(csv_rows, columns=_AZURE), _azure_request, has_times=True),
     "burstgpt": _Format(partial(csv_rows, columns=_BURSTGPT), _burstgpt_request, has_times=True),
     "mooncake": _Format(json_line_rows, _mooncake_request, has_times=True),
@@ -259,6 +260,8 @@ def _detect(path: str | Path) -> str:
         start = file.read(4096).lstrip()
     if start.startswith("["):
         return "sharegpt"
+    if not start:
+        raise ValueError(f"{path}: the file is empty; give a trace, or write this one again")
     first_line = start.partition("\n")[0]
     marks = {
         f'"{FORMAT}"': "own",
@@ -271,8 +274,8 @@ def _detect(path: str | Path) -> str:
         if mark in first_line:
             return name
     raise ValueError(
-        f"{path}, line 1: {show(first_line)} begins no known format; give file_format, one of "
-        f"{', '.join(_FORMATS)}"
+        f"{path}, line 1: {show(first_line)} begins no known format; give file_format (command "
+        f"line: --format), one of {', '.join(FORMATS)}"
     )
 
 

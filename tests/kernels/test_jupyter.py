@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
+from neuron_sched_lab.cli import main
 from neuron_sched_lab.kernels import jupyter
 from neuron_sched_lab.lab import environment
 
@@ -41,6 +42,30 @@ def test_both_are_installed_for_this_python_and_removed():
 def test_an_environment_can_be_named(tmp_path):
     folders = jupyter.install(prefix=str(tmp_path / "env"))
     assert folders[0] == tmp_path / "env" / "share" / "jupyter" / "kernels" / "neuron-sched-lab-cpu"
+    of_the_user = jupyter.install()
+    assert jupyter.remove(prefix=str(tmp_path / "env")) == folders
+    assert not any(folder.exists() for folder in folders)
+    assert all(folder.exists() for folder in of_the_user)
+    assert jupyter.remove(prefix=str(tmp_path / "env")) == []
+
+
+def test_the_command_line_takes_a_prefix(tmp_path, capsys):
+    prefix = str(tmp_path / "env")
+    for _ in range(2):
+        assert main(["kernelspec", "install", "--prefix", prefix]) == 0
+    capsys.readouterr()
+    assert main(["kernelspec", "remove", "--prefix", prefix]) == 0
+    assert capsys.readouterr().out.count("remove: ") == len(jupyter.NAMES)
+    assert main(["kernelspec", "remove", "--prefix", prefix]) == 0
+    assert capsys.readouterr().out == f"remove: nothing to remove in {prefix}\n"
+
+
+@pytest.mark.parametrize("action", ["install", "remove"])
+def test_a_prefix_that_is_no_folder_is_refused(tmp_path, capsys, action):
+    (tmp_path / "file").touch()
+    for prefix in ("", str(tmp_path / "file")):
+        assert main(["kernelspec", action, "--prefix", prefix]) == 2
+        assert f"--prefix: {prefix!r} is no folder" in capsys.readouterr().err
 
 
 def test_their_variables_are_those_of_the_kit_and_of_make():

@@ -1,6 +1,7 @@
 """The demo's requests and the command line."""
 
 import json
+import sys
 
 import pytest
 
@@ -34,11 +35,16 @@ def test_a_file_of_requests(tmp_path):
         ("[1]", 'line 2: no "prompt"'),
         ('{"promt": "x"}', 'line 2: no "prompt"'),
         ('{"prompt": "x", "max_token": 3}', "line 2: unknown key 'max_token'"),
-        ('{"prompt": 5}', "line 2: prompt: must be text or a list of token ids"),
-        ('{"prompt": [true]}', "line 2: prompt: must be"),
+        ('{"prompt": 5}', "line 2: prompt: 5 must be text or a list of token ids"),
+        ('{"prompt": [true]}', "line 2: prompt: [True] must be"),
         ('{"prompt": "x", "max_tokens": 0}', "line 2: max_tokens: 0 must be"),
         ('{"prompt": "x", "max_tokens": true}', "line 2: max_tokens: True must be"),
         ('{"prompt": "x", "expected": 7}', "line 2: expected: 7 must be text"),
+        ('{"prompt": "x", "request_id": null}', "line 2: request_id: None must be text"),
+        ('{"prompt": "x", "request_id": ["x"]}', "line 2: request_id: ['x'] must be text"),
+        ('{"prompt": "x", "request_id": "r0"}', "line 2: request_id: 'r0' stands twice"),
+        ('{"prompt": "\\ud800"}', "line 2: prompt: half of a surrogate pair"),
+        ("[" * 100_000, "line 2: no JSON"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
@@ -46,6 +52,13 @@ def test_a_bad_line_is_named(tmp_path, line, message):
     with pytest.raises(ValueError) as error:
         read_requests(path)
     assert message in str(error.value)
+
+
+def test_a_binary_file_is_named(tmp_path):
+    path = tmp_path / "binary.jsonl"
+    path.write_bytes(b'{"prompt": "good"}\n\xff\xfe\n')
+    with pytest.raises(ValueError, match="binary.jsonl, line 2: no UTF-8 text"):
+        read_requests(path)
 
 
 def test_an_empty_file(tmp_path):
@@ -70,6 +83,46 @@ def test_default_requests_have_prompts_longer_than_a_chunk():
     assert min(lengths) < 128
 
 
+CLASSES = """
+from neuron_sched_lab import NeuronScheduler
+
+class Never(NeuronScheduler):
+    def can_schedule(self, request):
+        return False
+
+class Crash(NeuronScheduler):
+    def schedule(self, *args):
+        raise KeyError("boom")
+
+class Init(NeuronScheduler):
+    def __init__(self):
+        pass
+"""
+
+
+@pytest.fixture
+def own_policies(tmp_path, monkeypatch):
+    (tmp_path / "own_demo_policies.py").write_text(CLASSES)
+    monkeypatch.delitem(sys.modules, "own_demo_policies", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_policies")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Never", "Never stalled: steps 1 to 10 ran nothing and changed nothing though 10 "),
+        ("Crash", "Crash crashed in step 1 (KeyError: 'boom', in own_demo_policies.py, line 10)"),
+    ],
+)
+def test_a_scheduler_that_stalls_or_crashes_ends_the_demo_with_status_1(name, message, capsys):
+    assert main(["demo", "--scheduler", f"own_demo_policies.{name}"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.usefixtures("own_policies")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -78,6 +131,10 @@ def test_default_requests_have_prompts_longer_than_a_chunk():
         (["--scheduler", "no_such_module.X"], "module 'no_such_module' does not import"),
         (["--model", "/no/such/model"], "model: '/no/such/model'"),
         (["--max-num-seqs", "0"], "max_num_seqs: 0"),
+        (["--max-num-batched-tokens", "100000000"], "max_num_batched_tokens: 100000000 is more"),
+        (["--requests", ""], "--requests: '' does not exist"),
+        (["--requests", "."], "--requests: '.' is a folder"),
+        (["--scheduler", "own_demo_policies.Init"], "no engine starts with Init (TypeError"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):

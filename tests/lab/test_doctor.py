@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import sys
 from types import SimpleNamespace
 
 import psutil
@@ -85,6 +86,15 @@ def test_a_kernel_of_another_python(monkeypatch, tmp_path):
     assert finding.status == FAIL
     assert finding.found.startswith("starts /elsewhere/bin/python, not ")
     assert note.status == NOTE
+
+
+@pytest.mark.parametrize("python", ["python", "python3"])
+def test_a_bare_python_is_the_one_that_jupyter_runs_in(monkeypatch, tmp_path, python):
+    make_kernelspec(monkeypatch, tmp_path, python)
+    monkeypatch.setattr("jupyter_client.kernelspec.KernelSpecManager.ensure_native_kernel", False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # there is no python
+    finding = next(doctor.check_kernelspec())
+    assert (finding.status, finding.found) == (OK, f"starts {sys.executable}")
 
 
 def test_the_kernel_here():

@@ -164,5 +164,56 @@ def test_the_command_line(notebook, capsys):
     assert f"{notebook}: solved; your work is in {saved(notebook)[0]}" in capsys.readouterr().out
     assert main(["reset", str(notebook)]) == 0
     assert f"{notebook}: holds the skeletons\n" in capsys.readouterr().out
-    assert main(["solve", str(notebook.with_name("none.ipynb"))]) == 2
+    other = notebook.with_name("other.ipynb")
+    other.write_bytes(notebook.read_bytes())
+    assert main(["solve", str(other)]) == 2
     assert "this notebook has no exercises" in capsys.readouterr().err
+
+
+def test_a_missing_notebook_leaves_the_others_alone(notebook, capsys):
+    before = notebook.read_bytes()
+    for missing in (str(notebook.with_name("none.ipynb")), "", str(notebook.parent)):
+        assert main(["solve", str(notebook), missing]) == 2
+        error = capsys.readouterr().err
+        assert f"{missing!r} is no file; give a notebook" in error
+        assert error.count("\n") == 1
+        assert notebook.read_bytes() == before
+
+
+BAD_NOTEBOOKS = {
+    "empty": b"",
+    "no JSON": b"not json",
+    "no UTF-8": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "list": b"[1]",
+    "null": b"null",
+    "no cells": b"{}",
+    "format 3": b'{"nbformat": 3, "worksheets": []}',
+    "cells are no list": b'{"cells": 5}',
+    "a cell is none": b'{"cells": [5]}',
+    "no metadata": b'{"cells": [{"cell_type": "code", "source": ""}]}',
+    "tags are no list": b'{"cells": [{"cell_type": "code", "source": "", "metadata": {"tags": 5}}]'
+    b"}",
+    "no source": b'{"cells": [{"cell_type": "code", "source": 5, "metadata": {}}]}',
+}
+
+
+@pytest.mark.parametrize("verb", ["solve", "reset"])
+@pytest.mark.parametrize("content", BAD_NOTEBOOKS.values(), ids=BAD_NOTEBOOKS)
+def test_what_is_no_notebook_is_one_clear_error(notebook, capsys, verb, content):
+    notebook.write_bytes(content)
+    assert main([verb, str(notebook)]) == 2
+    error = capsys.readouterr().err
+    assert f"{notebook}: is no notebook" in error
+    assert "restore it, with `git checkout" in error
+    assert error.count("\n") == 1
+    assert notebook.read_bytes() == content
+
+
+def test_work_that_cannot_be_saved_stays(notebook):
+    write_own(notebook, "mine")
+    (notebook.parent / "saved").write_text("in the way")
+    before = notebook.read_bytes()
+    with pytest.raises(ValueError, match="saved: is no folder, so your work in lesson.ipynb"):
+        solve(notebook)
+    assert notebook.read_bytes() == before

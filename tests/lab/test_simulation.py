@@ -235,6 +235,41 @@ def test_garbage_collection_is_afterwards_as_it_was(enabled, monkeypatch):
     assert calls == (["disable", "enable"] if enabled else ["disable"])
 
 
-def test_a_bad_setting_is_named():
-    with pytest.raises(ValueError, match="did you mean 'num_seqs_buckets'"):
-        simulate(workload(), neuron_config={"num_seqs_bucket": [1]}, **SMALL)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"neuron_config": {"num_seqs_bucket": [1]}}, "did you mean 'num_seqs_buckets'"),
+        ({"neuron_config": 5}, "neuron_config: 5 must be a dict, such as"),
+        ({"scheduler": "NeuronScheduler"}, "scheduler: 'NeuronScheduler' is no vLLM scheduler"),
+        ({"scheduler": 5}, "scheduler: 5 is no vLLM scheduler class"),
+        ({"max_num_seqs": "4"}, "max_num_seqs: '4' must be an int of at least 1"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs: 2.5 must be an int"),
+        ({"max_num_seqs": 10**11}, "128 must be at least max_num_seqs = 100000000000"),
+        ({"max_num_batched_tokens": 1}, "max_num_batched_tokens: 1 must be at least max_num_seqs"),
+        ({"block_size": 0}, "block_size: 0 must be an int of at least 1"),
+        ({"max_model_len": None}, "max_model_len: None must be an int"),
+        ({"max_model_len": 10**9}, "num_kv_blocks: 62500001 must be at most 4194304; lower"),
+        ({"num_kv_blocks": "x"}, "num_kv_blocks: 'x' must be an int"),
+        ({"num_kv_blocks": 10**12}, "num_kv_blocks: 1000000000000 must be at most 4194304"),
+        ({"cost_model": lambda rows: 1}, "give FunctionCostModel(prefill, decode)"),
+        ({"cost_model": 5}, "cost_model: 5 lacks prefill_seconds() or decode_seconds()"),
+        ({"workload": "x"}, "workload: 'x' is no Workload; give Workload.read(file)"),
+        ({"workload": None}, "workload: None is no Workload"),
+        ({"num_seqs": 1}, "num_seqs: simulate() has no such setting; did you mean 'max_num_seqs'"),
+        ({"foo": 1}, "foo: simulate() has no such setting; help(simulate) lists them"),
+        ({"scheduler_cls": Scheduler}, "did you mean 'scheduler'?"),
+        ({"watermark": 5}, "watermark: 5 is refused by vLLM: Input should be less than 1"),
+        ({"policy": "foo"}, "policy: 'foo' is refused by vLLM: Input should be 'fcfs' or"),
+        ({"long_prefill_token_threshold": 999}, "cannot be greater than the max_model_len (512)"),
+        ({"enable_prefix_caching": "maybe"}, "enable_prefix_caching: 'maybe' must be True or"),
+        ({"async_scheduling": "x"}, "async_scheduling: 'x' must be True or False"),
+        ({"fast_forward": "x"}, "fast_forward: 'x' must be True or False"),
+        ({"keep_records": 3}, "keep_records: 3 must be True or False"),
+        ({"max_steps": -1}, "max_steps: -1 must be an int of at least 0"),
+    ],
+)
+def test_a_bad_setting_is_named(settings, message):
+    with pytest.raises(ValueError) as error:
+        simulate(**{"workload": workload(), **SMALL, **settings})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

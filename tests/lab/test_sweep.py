@@ -96,6 +96,11 @@ def test_failed_cells_are_kept_apart_and_run_again_on_demand(tmp_path):
     assert [line["status"] for line in lines_of(path)[1:]] == ["ok", "failed", "ok", "failed"]
 
 
+def test_no_processes_are_refused():
+    with pytest.raises(ValueError, match="n_jobs: 0 must be at least 1, or -1"):
+        sweep([{}], WORKLOAD, run=count_tokens, n_jobs=0, **QUIET)
+
+
 def test_a_figure_that_is_no_number_fails_its_cell():
     result = sweep([{}], WORKLOAD, run=lambda workload: {"x": object()}, **QUIET)
     assert "a figure is a object" in result.failures["error"][0]

@@ -75,6 +75,7 @@ def test_an_empty_run_can_be_saved(tmp_path):
 def test_long_names_in_a_long_queue_fit_in_a_line(trace, tmp_path):
     ids = tuple(f"{n}{'x' * 10_000}" for n in range(1000))
     trace.records[0] = replace(trace[0], held_back=ids)
+    trace.requests |= {name: RequestInfo(name, 1, 1, 1) for name in ids}
     trace.save(tmp_path / "long.jsonl")
     assert Trace.load(tmp_path / "long.jsonl")[0].held_back == ids
 
@@ -99,6 +100,14 @@ def test_surrogates_and_line_breaks_in_names_survive(tmp_path):
         ('"running": [', '"running": 5, "hidden": [', "running: 5 is not of type"),
         ('{"step": {"step": 3', '{"stop": {"step": 3', "neither a request nor a step"),
         ('"scheduled": [[', '"scheduled": [["surplus", 1, ', "positional arguments"),
+        ('"scheduled": [[', '"scheduled": [5, [', "scheduled: (5, "),
+        ('"scheduled"', '"sheduled"', "scheduled: None is no list of lists"),
+        ('"kv_blocks": [', '"kv_blocks": [5, ', "kv_blocks: (5, "),
+        ('"step": 3,', '"step": -1,', "step: -1 must be above 2, the step before it"),
+        ('"step": 3,', '"step": 2,', "step: 2 must be above 2, the step before it"),
+        ('"running": [', '"running": ["ghost", ', "'ghost': no request of this id stands before"),
+        ('"running": [', '"running": [{}, ', "{}: no request of this id stands before"),
+        ('{"step": {', '{"step": 5, "was": {', "step: 5 is no JSON object"),
     ],
 )
 def test_a_damaged_step_is_named_with_its_line(path, old, new, message):
@@ -116,7 +125,9 @@ def test_a_damaged_step_is_named_with_its_line(path, old, new, message):
         ('"version": 1', '"version": 2', "version 2, this kit reads version 1"),
         ("neuron_sched_lab.trace", "other", "no header of format"),
         ('"max_num_seqs": 4', '"max_num_seqs": "4"', "max_num_seqs: '4' is not of type int"),
-        ('"config"', '"konfig"', "bad header ('config')"),
+        ('"config"', '"konfig"', "bad header (config: None is no JSON object)"),
+        ('"config": {', '"config": 5, "was": {', "bad header (config: 5 is no JSON object)"),
+        ('"version": 1', f'"version": {"[" * 100_000}', "brackets are nested too deep"),
         ('"version": 1', f'"version": {"9" * 5000}', "no JSON"),
     ],
 )
@@ -133,6 +144,27 @@ def test_blocks_that_refer_to_nothing_are_named(path):
     damage(path, number, '"r0", [', '"r0", null], ["r1", [')
     with pytest.raises(ValueError, match=rf"line {number}: kv_blocks: 'r0' has no blocks"):
         Trace.load(path)
+
+
+def test_requests_that_stand_twice_are_named(path):
+    content = lines(path)
+    path.write_text("\n".join([*content[:2], content[1], *content[2:]]), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 3: request_id: 'r0' stands twice"):
+        Trace.load(path)
+
+
+def test_answers_of_one_request_are_known_by_its_id(trace, path):
+    child = replace(trace[-1], step=trace[-1].step + 1, waiting=("1_r0",))
+    trace.records.append(child)
+    trace.save(path)
+    assert Trace.load(path)[-1] == child
+
+
+@pytest.mark.parametrize("path", ["/nowhere/run.jsonl", ".", "", None, 5])
+def test_what_is_no_file_is_named(path):
+    with pytest.raises(ValueError) as error:
+        Trace.load(path)
+    assert str(error.value) == f"path: {path!r} is no file; give one that Trace.save() wrote"
 
 
 def test_a_file_that_was_cut_off_names_its_last_line(path):

@@ -148,8 +148,8 @@ def test_a_bad_row_is_an_error_or_skipped_and_counted(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: '' begins no known format"),
-        ("a,b,c\n1,2,3\n", "line 1: 'a,b,c' begins no known format; give file_format, one of azu"),
+        ("", "the file is empty"),
+        ("a,b,c\n1,2,3\n", "line 1: 'a,b,c' begins no known format; give file_format (command"),
         ("TIMESTAMP,ContextTokens\n", "line 1: no column 'GeneratedTokens', found"),
         ("[1, 2", "no JSON"),
         ("[" * 100_000, "no JSON"),

@@ -55,6 +55,7 @@ def one_run(
         chart=chart,
         alt_text=f"Requests over time. {words}",
         notes=tuple(trial.notes),
+        failed=trial.failed,
     )
 
 

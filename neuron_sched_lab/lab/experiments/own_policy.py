@@ -74,6 +74,7 @@ def policies(
         chart=chart,
         alt_text=f"Share of requests by {title}, one curve a policy. {words}.",
         notes=tuple(note for trial in trials for note in trial.notes),
+        failed=any(trial.failed for trial in trials),
     )
 
 

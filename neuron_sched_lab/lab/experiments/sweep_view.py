@@ -41,10 +41,13 @@ def show_sweep(
     names = ["workload", *settings]
     figures = [name for name in table.columns if name not in names]
     if figure not in figures:
-        nearest = get_close_matches(figure, figures, n=1, cutoff=0.0)[0]
-        raise ValueError(f"figure: {figure!r} is not among the figures; did you mean {nearest!r}?")
+        nearest = get_close_matches(figure, figures, n=1) or figures
+        raise ValueError(
+            f"figure: {figure!r} is not among the figures; give one, such as {nearest[0]!r}"
+        )
     best, worst = table.loc[table[figure].idxmax()], table.loc[table[figure].idxmin()]
     chart = _chart(table, settings, figure)
+    notes = _notes(table, settings)
     lines = "; ".join(
         f"{s.name}: " + ", ".join(f"{x}: {format_cell(y)}" for x, y in zip(s.x, s.y, strict=True))
         for s in chart.series
@@ -59,7 +62,27 @@ def show_sweep(
         table=table[shown],
         chart=chart,
         alt_text=f"{figure} by {settings[0]}. {lines}.",
+        notes=notes,
+        failed=bool(notes),
     )
+
+
+def _notes(table: DataFrame, settings: Sequence[str]) -> tuple[str, ...]:
+    """Return which cells are of no use, where the figures tell."""
+    notes = []
+    if "stalled" in table and (stalled := int(table["stalled"].sum())):
+        notes.append(
+            f"{stalled} of {len(table)} cells stalled: the scheduler stopped scheduling although "
+            f"requests were left. The first: {_words(table[table['stalled']].iloc[0], settings)}."
+        )
+    if "num_refused" in table and "num_requests" in table:
+        refused = table[table["num_refused"] == table["num_requests"]]
+        if len(refused):
+            notes.append(
+                f"{len(refused)} of {len(table)} cells had all requests refused; `simulate` says "
+                f"why. The first: {_words(refused.iloc[0], settings)}."
+            )
+    return tuple(notes)
 
 
 def _chart(table: DataFrame, settings: Sequence[str], figure: str) -> Chart:
