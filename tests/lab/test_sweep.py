@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -280,12 +281,13 @@ def test_a_killed_sweep_resumes_without_losing_or_repeating_a_cell(tmp_path, n_j
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(n_jobs)]
     results, started = tmp_path / "s.jsonl", tmp_path / "started"
-    process = subprocess.Popen(command, cwd=ROOT, env=environment())
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), start_new_session=True)
     # Cell 5 does not end, so the sweep is in the middle; with two processes others go on.
     while not (started.exists() and "5\n" in started.read_text() and enough(results, n_jobs)):
         assert process.poll() is None
         time.sleep(0.02)
-    process.kill()
+    # With its workers, as a machine that goes down would: they would live on and begin further cells.
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     finished = {line["cell"]["number"] for line in lines_of(results)[1:]}
     assert 5 not in finished
