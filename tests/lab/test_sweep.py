@@ -286,7 +286,7 @@ def test_a_killed_sweep_resumes_without_losing_or_repeating_a_cell(tmp_path, n_j
     while not (started.exists() and "5\n" in started.read_text() and enough(results, n_jobs)):
         assert process.poll() is None
         time.sleep(0.02)
-    # With its workers, as a machine that goes down would: they would live on and begin further cells.
+    # With its workers, as where a machine goes down: else they live on and begin further cells.
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     finished = {line["cell"]["number"] for line in lines_of(results)[1:]}
