@@ -9,6 +9,7 @@ PY := $(VENV)/bin/python
 NEXT := .venv-next/bin/python
 QUICKSTART := notebooks/00_quickstart.ipynb
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+SOLVED := build/solved
 NBVAL := -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout 120 \
 	--nbval-kernel-startup-timeout 120 --nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg
 
@@ -61,10 +62,12 @@ test-next:  ## the newest vLLM, in .venv-next: scheduler suite, vLLM's own tests
 
 # One kernel after the other: kernels that start side by side lose each other's ports now and then.
 # No cache: pytest would put its folder beside the notebooks.
-# As learners get them, every output compared; then with the solutions in, every check solved.
+# As learners get them, every output compared; then with the solutions in, every check solved, and
+# these run and compared as well.
 define run_notebooks
 $(if $(NOTEBOOKS),$(PY) -m pytest $(NBVAL) $(NOTEBOOKS),@echo "no notebooks")
-$(PY) -m scripts.run_solved_notebooks
+$(PY) -m scripts.run_solved_notebooks --store $(SOLVED)
+$(PY) -m pytest $(NBVAL) $(SOLVED)/*.ipynb
 endef
 
 notebooks: $(SETUP)  ## run the notebooks, unsolved (stored outputs compared) and solved

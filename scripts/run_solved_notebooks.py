@@ -1,11 +1,11 @@
 """Runs the solved form of notebooks: solutions put in, every check must be solved.
 
-    python -m scripts.run_solved_notebooks [NOTEBOOK ...]
+    python -m scripts.run_solved_notebooks [--store FOLDER] [NOTEBOOK ...]
 
 Without names it takes every notebook in notebooks/ that has exercises. The stored notebooks are
-not touched: the solved form is a temporary copy, run in the folder of the original. Outputs are
-not compared (a learner's own work changes them); an error in a cell that may not raise one, an
-unsolved check and an exercise without a check are failures.
+not touched: the solved form is a copy, run in the folder of the original. An error in a cell that
+may not raise one, an unsolved check and an exercise without a check are failures. With --store the
+solved forms are kept with their outputs, for nbval to run and compare.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from scripts.freeze_notebooks import CELL_TIMEOUT, NOTEBOOKS, FreezeError, execu
 CHECK_TAG = "check:"
 
 
-def run_solved(path: Path, timeout: int = CELL_TIMEOUT) -> list[str]:
+def run_solved(path: Path, timeout: int = CELL_TIMEOUT, store_in: Path | None = None) -> list[str]:
     """Run the solved form of a notebook; say in words what is wrong with it, or nothing.
 
     Args:
         path: the notebook, with its master in exercises/ beside it.
         timeout: seconds that one cell may take.
+        store_in: folder to store the solved form in, with its outputs.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(path, folder))
@@ -44,6 +45,8 @@ def run_solved(path: Path, timeout: int = CELL_TIMEOUT) -> list[str]:
         execute(notebook, path.parent, timeout)
     except FreezeError as error:
         return [str(error)]
+    if store_in is not None:
+        nbformat.write(notebook, store_in / path.name)
     return find_unchecked(notebook)
 
 
@@ -81,7 +84,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK")
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="made anew")
     args = parser.parse_args()
+    if args.store is not None:
+        shutil.rmtree(args.store, ignore_errors=True)
+        args.store.mkdir(parents=True)
+        shutil.copy(NOTEBOOKS / "conftest.py", args.store)  # nbval's settings
     os.environ[REQUIRE_SOLVED] = "1"  # the kernels inherit it
     paths = args.notebooks or [
         p for p in sorted(NOTEBOOKS.glob("*.ipynb")) if master_path(p).exists()
@@ -91,7 +99,7 @@ def main() -> int:
         print(f"{path.name}, solved: ", end="", flush=True)
         start = time.monotonic()
         try:
-            problems = run_solved(path)
+            problems = run_solved(path, store_in=args.store)
         except (ValueError, OSError) as error:
             problems = [str(error)]
         print(f"{'; '.join(problems) or 'good'} ({time.monotonic() - start:.0f} s)", flush=True)
