@@ -12,6 +12,7 @@ import pytest
 from neuron_sched_lab.cli import main
 from neuron_sched_lab.cli.settings import read_grid, read_settings, read_setup
 from neuron_sched_lab.scheduler import HoldbackScheduler, NeuronScheduler
+from tests.lab.broken_policies import CLASSES
 
 ROOT = Path(__file__).parents[2]
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -247,23 +248,6 @@ def test_a_value_is_checked_before_anything_runs(text, says):
 
 
 # Classes and modules of the user's
-
-CLASSES = """
-from neuron_sched_lab import NeuronScheduler
-
-class Never(NeuronScheduler):
-    def can_schedule(self, request):
-        return False
-
-class Crash(NeuronScheduler):
-    def schedule(self, *args):
-        raise KeyError("boom")
-
-class Init(NeuronScheduler):
-    def __init__(self):
-        pass
-"""
-
 
 @pytest.fixture
 def users(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from neuron_sched_lab.cli import main
 from neuron_sched_lab.lab.demo import DemoRequest, default_requests, read_requests
+from tests.lab.broken_policies import CLASSES
 
 
 def write(tmp_path, *lines):
@@ -81,23 +82,6 @@ def test_default_requests_have_prompts_longer_than_a_chunk():
     lengths = [len(request.prompt) for request in default_requests()]
     assert max(lengths) > 256
     assert min(lengths) < 128
-
-
-CLASSES = """
-from neuron_sched_lab import NeuronScheduler
-
-class Never(NeuronScheduler):
-    def can_schedule(self, request):
-        return False
-
-class Crash(NeuronScheduler):
-    def schedule(self, *args):
-        raise KeyError("boom")
-
-class Init(NeuronScheduler):
-    def __init__(self):
-        pass
-"""
 
 
 @pytest.fixture
