@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from .. import __version__
 from ..lab.environment import prepare_environment
@@ -31,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError) as error:
-        print(f"neuron-sched-lab {args.verb}: {_one_error(error)}", file=sys.stderr)
+        # One line: vLLM's own messages take several.
+        print(f"neuron-sched-lab {args.verb}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -44,15 +44,3 @@ def _parser() -> argparse.ArgumentParser:
     for module in VERBS:
         module.add_verbs(verbs)
     return parser
-
-
-def _one_error(error: Any) -> str:
-    """Return the error in one line; those of vLLM and of pydantic take several."""
-    if not hasattr(error, "errors"):
-        return " ".join(str(error).split())
-    first = error.errors()[0]
-    name = ".".join(map(str, first["loc"]))
-    found = f" (found {first['input']!r})" if name else ""
-    # Pydantic's own prefix says nothing.
-    text = first["msg"].removeprefix("Value error, ")
-    return f"{name + ': ' if name else ''}{text}{found}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields
-from inspect import Parameter, signature
 from typing import Any
 
 from .limits import INTS, check_setting
@@ -122,26 +121,21 @@ def setting_key(name: str) -> str:
     from ..lab.environment import prepare_environment
 
     prepare_environment()
+    from ..lab.setting_checks import argument_names
+    from ..lab.simulation import simulate
     from ..scheduler import NeuronConfig
 
     neuron_config = [f.name for f in fields(NeuronConfig)]
     plain = name.removeprefix("neuron_config.")
     if plain in neuron_config:
         return f"neuron_config.{plain}"
-    ours, vllms = [*_simulate_arguments(), *neuron_config], _scheduler_config_fields()
+    ours, vllms = [*argument_names(simulate), *neuron_config], _scheduler_config_fields()
     known = [n for n in (*ours, *vllms) if n not in NOT_FOR_THE_COMMAND_LINE]
     if name in known:
         return name
     fix = suggest(name, known, listed=dict.fromkeys(n for n in known if n in ours))
     more = "" if fix.endswith("?") else ", or a field of vLLM's SchedulerConfig"
     raise ValueError(f"{name!r} is no setting; {fix}{more}")
-
-
-def _simulate_arguments() -> list[str]:
-    from ..lab.simulation import simulate
-
-    parameters = signature(simulate).parameters.values()
-    return [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
 
 
 def _scheduler_config_fields() -> list[str]:
