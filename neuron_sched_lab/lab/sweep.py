@@ -152,6 +152,11 @@ def _make_cells(
     if isinstance(workloads, Workload):
         workloads = [workloads]
     combinations = _expand(settings) if isinstance(settings, Mapping) else list(settings)
+    for combination in combinations:
+        if not isinstance(combination, Mapping):
+            raise ValueError(
+                f"sweep: {combination!r} must be a dict of settings, such as {{'max_num_seqs': 8}}"
+            )
     if not combinations or not workloads:
         raise ValueError(
             f"sweep: {len(combinations)} settings and {len(workloads)} workloads; give at least "

@@ -57,7 +57,9 @@ def bursty(
     Raises:
         ValueError: the rate or the burstiness is not positive.
     """
-    _check_positive(requests_per_second=requests_per_second, burstiness=burstiness)
+    _check_positive(
+        requests_per_second=requests_per_second, burstiness=burstiness, num_requests=num_requests
+    )
     random = Random(seed)
     scale = 1 / (requests_per_second * burstiness)
     requests, now = [], 0.0
@@ -84,7 +86,7 @@ def long_context(
     """
     if not 0 <= long_share <= 1:
         raise ValueError(f"long_share: {long_share} must be between 0 and 1")
-    _check_positive(requests_per_second=requests_per_second)
+    _check_positive(requests_per_second=requests_per_second, num_requests=num_requests)
     random = Random(seed)
     requests, now = [], 0.0
     for i in range(num_requests):
@@ -109,7 +111,11 @@ def shared_prefix(
     A system prompt has `prefix_blocks` blocks of HASH_BLOCK_TOKENS tokens; `prompt` is the length
     of what follows it.
     """
-    _check_positive(requests_per_second=requests_per_second, num_prefixes=num_prefixes)
+    _check_positive(
+        requests_per_second=requests_per_second,
+        num_prefixes=num_prefixes,
+        num_requests=num_requests,
+    )
     random = Random(seed)
     requests, now = [], 0.0
     for i in range(num_requests):
@@ -141,7 +147,7 @@ def closed_loop(
     Close to `vllm bench serve --max-concurrency`: the concurrency is fixed, the rate follows.
     `think_seconds` is the mean pause (exponential) between an answer and the user's next request.
     """
-    _check_positive(num_users=num_users)
+    _check_positive(num_users=num_users, num_requests=num_requests)
     random = Random(seed)
     requests = []
     for i in range(num_requests):
@@ -222,11 +228,26 @@ def with_poisson_arrivals(
 def _draw(random: Random, length: Length) -> int:
     if isinstance(length, int):
         return length
-    middle, spread = length
+    middle, spread = _median_and_spread(length)
     return max(1, min(MAX_LENGTH, round(random.lognormvariate(math.log(middle), spread))))
 
 
-def _check_positive(**settings: float) -> None:
+def _median_and_spread(length: object) -> tuple[float, float]:
+    if isinstance(length, tuple) and len(length) == 2:  # noqa: PLR2004 (a pair)
+        middle, spread = length
+        if all(map(_is_number, length)) and 0 < middle < math.inf and 0 <= spread < math.inf:
+            return middle, spread
+    raise ValueError(
+        f"a length: {length!r} must be a number of tokens, or a median above 0 and a spread of at "
+        f"least 0, such as (512, 0.8)"
+    )
+
+
+def _check_positive(**settings: object) -> None:
     for name, value in settings.items():
-        if not value > 0:
-            raise ValueError(f"{name}: {value} must be above 0")
+        if not (_is_number(value) and 0 < value < math.inf):  # type: ignore[operator]
+            raise ValueError(f"{name}: {value!r} must be above 0, a finite number")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

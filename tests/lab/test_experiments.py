@@ -221,3 +221,21 @@ def test_a_sweeping_experiment_goes_on_where_it_was(tmp_path):
 
 def test_the_four_are_what_the_package_offers():
     assert {"kv_policies", "ladders", "pacing", "policies"} <= set(experiments.__all__)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: ladders(BUSY, count="x"), "count: 'x' must be an int of at least 1"),
+        (lambda: ladders(BUSY, granule=0), "granule: 0 must be an int of at least 1"),
+        (lambda: kv_policies(BUSY, kv_tokens="ab", **SMALL), "kv_tokens: 'a' must be a number of"),
+        (lambda: kv_policies(BUSY, kv_tokens=[-5], **SMALL), "kv_tokens: -5 must be a number of"),
+        (
+            lambda: pacing(BUSY, max_consecutive_prefills=(), max_decode_stall_tokens=(), **SMALL),
+            "pacing: no limit is given",
+        ),
+    ],
+)
+def test_bad_input_is_named_before_anything_runs(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

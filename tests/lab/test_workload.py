@@ -173,6 +173,10 @@ def test_a_turn_begins_with_all_that_was_said_before():
         (lambda: generators.poisson(0, 5), "requests_per_second: 0 must be above 0"),
         (lambda: generators.bursty(1, 5, burstiness=-1), "burstiness: -1 must be above 0"),
         (lambda: generators.closed_loop(0, 5), "num_users: 0 must be above 0"),
+        (lambda: generators.poisson("a", 5), "requests_per_second: 'a' must be above 0"),
+        (lambda: generators.poisson(1, -3), "num_requests: -3 must be above 0"),
+        (lambda: generators.poisson(1, 3, prompt=(0, 1)), "a length: .0, 1. must be a number"),
+        (lambda: generators.poisson(1, 3, prompt="x"), "a length: 'x' must be a number of tokens"),
         (lambda: generators.long_context(1, 5, long_share=2), "long_share: 2 must be between"),
     ],
 )

@@ -41,6 +41,14 @@ def ladders(
     Raises:
         ValueError: fewer than two chunks, or a setting is wrong; it is named.
     """
+    from ..setting_checks import check_ints
+
+    check_ints(
+        max_num_batched_tokens=max_num_batched_tokens, granule=granule, block_size=block_size
+    )
+    if count is not None:
+        check_ints(count=count)
+
     from pandas import DataFrame
 
     from ...scheduler.usual_ladders import usual_ladders

@@ -52,6 +52,12 @@ def kv_policies(
     block_size = get_setting("block_size", settings)
     if kv_tokens is None:
         kv_tokens = [size * get_setting("max_model_len", settings) for size in KV_SIZES]
+    for tokens in kv_tokens:
+        if not isinstance(tokens, int) or tokens < block_size:
+            raise ValueError(
+                f"kv_tokens: {tokens!r} must be a number of tokens of at least block_size = "
+                f"{block_size}"
+            )
     if declared_max_tokens is not None:
         settings = {"scheduler": _declaring(declared_max_tokens, settings), **settings}
     cells = [

@@ -60,6 +60,8 @@ def pacing(
         "max_consecutive_prefills": sorted(max_consecutive_prefills, reverse=True),
         "max_decode_stall_tokens": sorted(max_decode_stall_tokens, reverse=True),
     }
+    if not any(limits.values()):
+        raise ValueError("pacing: no limit is given; give max_consecutive_prefills=(1, 2, 4)")
     cells: list[dict[str, Any]] = [{}]
     cells += [{f"neuron_config.{name}": n} for name, values in limits.items() for n in values]
     figures = run_cells(
