@@ -35,6 +35,10 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
+def _leave_alone(weight: Tensor) -> Tensor:
+    return weight
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What the model calls.
@@ -65,14 +69,24 @@ class Kernels:
 
             k, v: [tokens, num_kv_heads, head_dim]. slot_mapping: [tokens]; -1 writes nothing.
         linear: linear(x [rows, in], weight [out, in]) -> [rows, out].
+        pack: what `linear` takes for a weight; pack(weight [out, in]) makes it, once.
         rms_norm: rms_norm(x [rows, size], weight [size], eps) -> [rows, size].
+        rotary: turn every head of every token by the angles of its position.
+
+            rotary(x, positions, cos_sin) -> out
+
+            x: [tokens, heads * head_dim], which may be overwritten; out: [tokens, heads,
+            head_dim]. positions: [tokens]. cos_sin: [positions, head_dim], the cosines of all
+            angles of a position, then the sines.
     """
 
     segmented_attention: Callable[..., Tensor]
     paged_decode_attention: Callable[..., Tensor]
     kv_cache_update: Callable[..., None]
-    linear: Callable[[Tensor, Tensor], Tensor]
+    linear: Callable[[Tensor, Any], Tensor]
+    pack: Callable[[Tensor], Any] = _leave_alone
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = _rms_norm
+    rotary: Callable[[Tensor, Tensor, Tensor], Tensor] = reference.rotary_in_torch
 
 
 REFERENCE = Kernels(
@@ -80,7 +94,9 @@ REFERENCE = Kernels(
     paged_decode_attention=reference.paged_decode_attention,
     kv_cache_update=reference.kv_cache_update,
     linear=reference.linear,
+    pack=reference.pack,
     rms_norm=reference.rms_norm,
+    rotary=reference.rotary,
 )
 
 DEVICES = ("cpu", "nki-sim", "neuron")

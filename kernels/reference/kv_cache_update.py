@@ -16,24 +16,28 @@ def kv_cache_update(
     slot_mapping: torch.Tensor,
 ) -> None:
     """Write k and v into their slots, in place; see `dispatch.Kernels` for the arguments."""
-    tokens, rows = _locate(slot_mapping, k_cache.shape[1], k_cache.shape[2])
+    real, rows = _locate(slot_mapping, k_cache.shape[1], k_cache.shape[2])
     head_dim = k_cache.shape[-1]
     for new, cache in ((k, k_cache), (v, v_cache)):
-        real = new if len(tokens) == len(new) else new.index_select(0, tokens)
-        real_rows = real.reshape(-1, head_dim).to(cache.dtype)
-        cache.view(-1, head_dim).index_copy_(0, rows, real_rows)
+        new_rows = new[real].reshape(-1, head_dim).to(cache.dtype)
+        cache.view(-1, head_dim).index_copy_(0, rows, new_rows)
 
 
 @remember_last
 def _locate(
     slot_mapping: torch.Tensor, num_kv_heads: int, block_size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens that have a slot, and where each of their KV heads goes.
+) -> tuple[slice | torch.Tensor, torch.Tensor]:
+    """Return which tokens have a slot, and where each of their KV heads goes.
 
-    Both are int64: [n], and [n * num_kv_heads] rows of the cache seen as [rows, head_dim].
+    The first is an index, a slice where padding stands behind all real tokens, as the runner has
+    it; the second int64 [n * num_kv_heads], rows of the cache seen as [rows, head_dim].
     """
-    (tokens,) = np.nonzero(slot_mapping.numpy() >= 0)
-    slots = slot_mapping.numpy()[tokens].astype(np.int64)[:, None]
-    heads = slots // block_size * num_kv_heads + np.arange(num_kv_heads)
-    rows = heads * block_size + slots % block_size
-    return torch.from_numpy(tokens), torch.from_numpy(rows.ravel())
+    slots = slot_mapping.numpy()
+    tokens = np.flatnonzero(slots >= 0)
+    n = len(tokens)
+    is_in_front = n == 0 or tokens[-1] == n - 1
+    slots = slots[tokens]
+    # A block of the cache is a block of each KV head, one after the other.
+    first_rows = slots + slots // block_size * ((num_kv_heads - 1) * block_size)
+    rows = first_rows[:, None] + np.arange(num_kv_heads) * block_size
+    return slice(n) if is_in_front else torch.from_numpy(tokens), torch.from_numpy(rows.ravel())

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from .memo import remember_last
-from .paged_kv import block_rows, gather_rows
+from .paged_kv import block_rows, gather_rows, lay_out
 
 MIN_GAIN_BYTES = 2**19
 """A group of its own must save so many bytes of keys and values: it takes about as long as copying
@@ -32,6 +32,8 @@ def paged_decode_attention(
     lengths are attended to in groups, see `group_rows`. A CPU may choose that at run time; a
     compiled graph reads the whole table.
     """
+    if len(q) == 1:
+        return _attend_alone(q, k, v, k_cache, v_cache, block_tables[0], int(context_lens), scale)
     groups = _plan(block_tables, context_lens, k_cache.shape, k_cache.element_size())
     if len(groups) == 1:
         return _attend(q, k, v, k_cache, v_cache, groups[0], scale)
@@ -62,6 +64,28 @@ def _attend(
     # Laid out only now, in the memory that the keys have just left: it is still in the cache.
     out = torch.bmm(weights, _lay_out(v_cache, v, group))
     return out.view(batch, num_heads, head_dim).to(q.dtype)
+
+
+def _attend_alone(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_len: int,
+    scale: float,
+) -> torch.Tensor:
+    """Attend with the only row of a batch, for which nothing has to be planned or masked."""
+    num_blocks = -(-context_len // k_cache.shape[2])
+    blocks = block_table[:num_blocks].clamp_min(0)  # where it names none, as `_plan` does
+    keys, values = (
+        lay_out(cache, blocks, context_len, active.transpose(0, 1))
+        for cache, active in ((k_cache, k), (v_cache, v))
+    )
+    queries = (q * scale).view(len(keys), -1, q.shape[-1]).float()
+    weights = torch.bmm(queries, keys.mT).softmax(-1)
+    return torch.bmm(weights, values).view(q.shape).to(q.dtype)
 
 
 def group_rows(num_columns: list[int], min_gain: int) -> list[list[int]]:

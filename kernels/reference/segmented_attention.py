@@ -1,9 +1,9 @@
 """Reference of segmented_attention: one prompt chunk over its prior context and itself.
 
-A chunk without prior context is plain causal attention, which torch has in one operator. Otherwise
-the context is read in segments, so that the scores in memory never exceed one segment however long
-the context is. What the segments have given so far is merged by an online softmax: each partial
-result carries the logarithm of its softmax denominator, and two are averaged by them.
+A short chunk without prior context is plain causal attention, which torch has in one operator.
+Otherwise the context is read in segments, so that the scores in memory never exceed one segment
+however long the context is. What the segments have given so far is merged by an online softmax:
+each partial result carries the logarithm of its softmax denominator, and two are averaged by them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import torch
 from torch.nn import functional
 
 from .linear import linear
-from .memo import remember_last
-from .paged_kv import block_rows, gather_rows
+from .paged_kv import lay_out
+
+MAX_TOKENS_FOR_SDPA = 160
+"""torch's one operator for causal attention is faster up to here than two matrix products and a
+softmax, which use the CPU's wider vectors (measured)."""
 
 
 class _Segment(NamedTuple):
     """Keys and values that are attended to at once.
 
     Attributes:
-        keys: [num_kv_heads, length, head_dim], float32, contiguous.
+        keys: [num_kv_heads, length, head_dim], float32, each head contiguous.
         values: like keys.
         num_prior: so many of them, in front, are prior context, which every query sees. The rest
             is of the chunk itself: query `first_query + i` sees its keys up to i.
@@ -56,7 +59,7 @@ def segmented_attention(
     n, prior = int(num_tokens), int(prior_tokens)
     out = torch.zeros(q.shape, dtype=q.dtype)
     q, k, v = (tensor[:n].transpose(0, 1).float() for tensor in (q, k, v))
-    if prior == 0:
+    if prior == 0 and n <= MAX_TOKENS_FOR_SDPA:
         attended = functional.scaled_dot_product_attention(
             q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True
         )
@@ -91,26 +94,11 @@ def _read_segments(
         first_own, stop_own = max(start - prior, 0), max(stop - prior, 0)
         blocks = block_table[start // block_size : -(-(start + num_prior) // block_size)]
         keys, values = (
-            _lay_out(cache, blocks, num_prior, own[:, first_own:stop_own])
+            lay_out(cache, blocks, num_prior, own[:, first_own:stop_own])
             for cache, own in ((k_cache, k), (v_cache, v))
         )
         segments.append(_Segment(keys, values, num_prior, first_query=first_own))
     return segments
-
-
-def _lay_out(
-    cache: torch.Tensor, blocks: torch.Tensor, num_prior: int, own: torch.Tensor
-) -> torch.Tensor:
-    """Put `num_prior` tokens out of `blocks`, only slots that hold one, in front of `own`."""
-    if num_prior == 0:
-        return own.contiguous()
-    gathered = gather_rows(cache, _block_rows(blocks, len(own)), len(blocks))
-    return torch.cat((gathered[:, :num_prior].float(), own), dim=1)
-
-
-@remember_last
-def _block_rows(blocks: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    return torch.from_numpy(block_rows(blocks.numpy()[None], num_kv_heads))
 
 
 def _attend_head(queries: torch.Tensor, segments: list[_Segment], head: int) -> torch.Tensor:

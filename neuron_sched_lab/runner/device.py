@@ -111,7 +111,7 @@ def find_neuron() -> str | None:
 
 
 def _load_vllm_kernels() -> None:
-    """Load the kernels of vLLM's builds for the CPU; the reference of rms_norm uses one."""
+    """Load the kernels of vLLM's builds for the CPU; references use some of them."""
     with suppress(ImportError):
         importlib.import_module("vllm._custom_ops")
 

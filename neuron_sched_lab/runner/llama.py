@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 
 INDEX_FILE = "model.safetensors.index.json"
 WEIGHTS_FILE = "model.safetensors"
-
-
-class _Rotary(NamedTuple):
-    """cos and sin of each token: [tokens, 1, head_dim]; the first half of sin is negated."""
-
-    cos: torch.Tensor
-    sin: torch.Tensor
-
-    def rotate(self, x: torch.Tensor) -> torch.Tensor:
-        """Turn x [tokens, heads, head_dim]: dimension j together with j + head_dim / 2."""
-        other_half = x.roll(x.shape[-1] // 2, -1)
-        return other_half.mul_(self.sin).addcmul_(x, self.cos)
-
-    def select(self, row: torch.Tensor) -> _Rotary:
-        """Return the part of one token; row is [1]."""
-        return _Rotary(self.cos.index_select(0, row), self.sin.index_select(0, row))
 
 
 class _Layer(nn.Module):
@@ -60,16 +44,18 @@ class _Layer(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        rotary: _Rotary,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
         slot_mapping: torch.Tensor,
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
     ) -> torch.Tensor:
         """Run the layer on x [tokens, hidden_size], which is overwritten."""
         num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        qkv = self._project(self._norm(x, self.input_layernorm), self.qkv_proj)
-        qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), dim=1)
-        q, k = rotary.rotate(qk).split((num_heads, num_kv_heads), dim=1)
+        qkv = self.linear(self._norm(x, self.input_layernorm), self.qkv_proj)
+        qk, v = qkv.tensor_split((-num_kv_heads * self.config.head_dim,), dim=1)
+        q, k = self.kernels.rotary(qk, positions, cos_sin).split((num_heads, num_kv_heads), dim=1)
+        v = v.view_as(k)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
         x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
         x += self._mlp(x)
@@ -78,7 +64,8 @@ class _Layer(nn.Module):
     def forward_row(
         self,
         x: torch.Tensor,
-        rotary: _Rotary,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
         slot_mapping: torch.Tensor,
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
@@ -92,18 +79,15 @@ class _Layer(nn.Module):
             (self.config.num_attention_heads * self.config.head_dim,)
         )
         normed = self._norm(x, self.input_layernorm)
-        k, v = self._project(normed, kv_proj).chunk(2, dim=1)
-        k = rotary.rotate(k)
+        k, v = self.linear(normed, kv_proj).chunk(2, dim=1)
+        k = self.kernels.rotary(k, positions, cos_sin)
+        v = v.view_as(k)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
-        x, normed, k, v = (tensor.index_select(0, row) for tensor in (x, normed, k, v))
-        q = rotary.select(row).rotate(self._project(normed, q_proj))
+        x, normed, positions, k, v = (t.index_select(0, row) for t in (x, normed, positions, k, v))
+        q = self.kernels.rotary(self.linear(normed, q_proj), positions, cos_sin)
         x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
         x += self._mlp(x)
         return x
-
-    def _project(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden_size] to [tokens, heads, head_dim]."""
-        return self.linear(x, weight).view(x.shape[0], -1, self.config.head_dim)
 
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
         normed = self._norm(x, self.post_attention_layernorm)
@@ -146,9 +130,8 @@ class Llama(nn.Module):
             compute_inverse_frequencies(config.rope, config.head_dim),
         )
         dtype = torch.get_default_dtype()
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        self.register_buffer("cos", torch.cat((cos, cos), dim=-1), persistent=False)
-        self.register_buffer("sin", torch.cat((-sin, sin), dim=-1), persistent=False)
+        cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
+        self.register_buffer("cos_sin", cos_sin, persistent=False)
 
     def prefill(
         self,
@@ -186,11 +169,12 @@ class Llama(nn.Module):
                 *qkv_and_cache, block_table[None], prior_tokens + last_row, self.scale
             )
 
-        x, rotary = self._embed(input_ids, positions)
+        x = self._embed(input_ids)
         for layer, cache in zip(self.layers[:-1], kv_caches[:-1], strict=True):
-            x = layer(x, rotary, slot_mapping, cache, attend)
-        last_layer, cache = self.layers[-1], kv_caches[-1]
-        x = last_layer.forward_row(x, rotary, slot_mapping, cache, attend_last, last_row)
+            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend)
+        x = self.layers[-1].forward_row(
+            x, positions, self.cos_sin, slot_mapping, kv_caches[-1], attend_last, last_row
+        )
         return self._head(x)
 
     def decode(
@@ -213,16 +197,13 @@ class Llama(nn.Module):
                 *qkv_and_cache, block_tables, context_lens, self.scale
             )
 
-        x, rotary = self._embed(input_ids, positions)
+        x = self._embed(input_ids)
         for layer, cache in zip(self.layers, kv_caches, strict=True):
-            x = layer(x, rotary, slot_mapping, cache, attend)
+            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend)
         return self._head(x)
 
-    def _embed(
-        self, input_ids: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, _Rotary]:
-        cos, sin = (table.index_select(0, positions)[:, None] for table in (self.cos, self.sin))
-        return functional.embedding(input_ids, self.embed_tokens), _Rotary(cos, sin)
+    def _embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(input_ids, self.embed_tokens)
 
     def _head(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         normed = self.kernels.rms_norm(x, self.norm, self.config.rms_norm_eps)
@@ -260,6 +241,19 @@ class Llama(nn.Module):
                 f"{path}: {len(missing)} tensors are missing, first {missing[0]!r}; the "
                 f"checkpoint is not complete"
             )
+
+    def pack_weights(self) -> None:
+        """Give projections the layout that the kernels want, instead of the checkpoint's.
+
+        After loading: a packed weight cannot be filled.
+        """
+        for layer in self.layers:
+            # forward_row cuts the last layer's qkv_proj in two, which a packed one cannot be.
+            first = int(layer is self.layers[-1])
+            for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")[first:]:
+                weight = getattr(layer, name)
+                delattr(layer, name)  # or torch insists that a parameter stays one
+                setattr(layer, name, self.kernels.pack(weight))
 
     def _targets(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor name of a checkpoint and the part of a weight that it fills."""

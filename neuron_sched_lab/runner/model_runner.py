@@ -140,6 +140,7 @@ class NeuronModelRunner:
             )
         model.load_weights(Path(model_config.model))
         self.model = model.to(self.device.torch_device).eval()
+        self.model.pack_weights()
 
     def _round_to_blocks(self, num_tokens: int) -> int:
         return cdiv(num_tokens, self.block_size) * self.block_size

@@ -1,6 +1,7 @@
 """The torch references against dense attention, and that padding and unused slots are inert."""
 
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from neuron_sched_lab.kernels.dispatch import (
 )
 from neuron_sched_lab.kernels.reference.memo import remember_last
 from neuron_sched_lab.kernels.reference.paged_decode_attention import group_rows
+from neuron_sched_lab.kernels.reference.vllm_kernels import has_vllm_kernel
 from tests.kernels.dense import PagedContext, dense_attention
 
 SHAPES = [(4, 2, 32), (4, 4, 32), (4, 1, 64), (8, 2, 16)]  # heads, kv_heads, head_dim
@@ -117,6 +119,17 @@ def test_paged_decode_attention_is_attention(heads, kv_heads, head_dim, lengths)
         torch.testing.assert_close(out[row : row + 1], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 40])
+def test_what_unused_slots_hold_changes_no_bit_of_a_row_alone(length):
+    context = PagedContext([length], kv_heads=2, head_dim=32, block_size=16, num_blocks=40)
+    q, k, v = (context.draw(1, n, 32) for n in (4, 2, 2))
+    clean = run_decode(context, q, k, v, [length])
+    for cache in (context.k_cache, context.v_cache):
+        assert torch.isnan(cache).any()
+        cache[torch.isnan(cache)] = 1e30
+    assert torch.equal(clean, run_decode(context, q, k, v, [length]))
+
+
 def test_padding_rows_of_a_batch_and_unused_slots_change_no_bit():
     lengths = (40, 5, 64)
     context = PagedContext(lengths, kv_heads=2, head_dim=32, block_size=16, num_blocks=40)
@@ -199,6 +212,19 @@ def test_kv_cache_update_writes_slots_and_skips_padding():
     assert not v_cache.any()
 
 
+def test_padding_behind_the_tokens_writes_nothing():
+    """The order that the runner has, for which no token is picked out."""
+    k_cache, v_cache = torch.zeros(4, 2, 8, 16), torch.zeros(4, 2, 8, 16)
+    k, v = torch.randn(5, 2, 16), torch.randn(5, 2, 16)
+    REFERENCE.kv_cache_update(k, v, k_cache, v_cache, int32(31, 8, 1, -1, -1))
+    for token, (block, offset) in enumerate([(3, 7), (1, 0), (0, 1)]):
+        assert torch.equal(k_cache[block, :, offset], k[token])
+        assert torch.equal(v_cache[block, :, offset], v[token])
+        k_cache[block, :, offset] = v_cache[block, :, offset] = 0
+    assert not k_cache.any()
+    assert not v_cache.any()
+
+
 def test_kv_cache_update_may_write_nothing():
     k_cache, v_cache = torch.zeros(2, 2, 8, 16), torch.zeros(2, 2, 8, 16)
     k = torch.randn(3, 2, 16)
@@ -213,23 +239,65 @@ def test_linear(rows):
     torch.testing.assert_close(REFERENCE.linear(x, weight), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 256])
-def test_rms_norm(rows, monkeypatch):
-    """With vLLM's kernel, where this machine has it, and without."""
-    from contextlib import suppress
+@pytest.mark.parametrize("rows", [1, 4, 15, 16, 256])
+def test_a_packed_weight_multiplies_the_same(rows, vllm_kernels):
+    x, weight = torch.randn(rows, 96), torch.randn(40, 96)
+    expected = (x.double() @ weight.double().T).float()
+    packed = REFERENCE.pack(weight)
+    weight.zero_()  # a packed one is a copy
+    if isinstance(packed, torch.Tensor):
+        pytest.skip("this vLLM has no kernel for packed weights")
+    torch.testing.assert_close(REFERENCE.linear(x, packed), expected, rtol=1e-4, atol=1e-4)
 
-    from neuron_sched_lab.kernels.reference import rms_norm as module
 
+def test_only_float32_is_packed(vllm_kernels, monkeypatch):
+    weight = torch.randn(40, 96)
+    assert REFERENCE.pack(weight.bfloat16()).dtype == torch.bfloat16
+    without_vllm_kernels(REFERENCE.pack, monkeypatch)
+    assert REFERENCE.pack(weight) is weight
+
+
+@pytest.fixture
+def vllm_kernels():
+    """Load vLLM's kernels, where they are installed."""
     with suppress(ImportError):
         import vllm._custom_ops  # noqa: F401
-    rms_norm = sys.modules[module.__module__]
-    rms_norm._has_fused_kernel.cache_clear()
+    has_vllm_kernel.cache_clear()
+
+
+def without_vllm_kernels(function, monkeypatch):
+    monkeypatch.setattr(sys.modules[function.__module__], "has_vllm_kernel", lambda name: False)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 256])
+def test_rms_norm(rows, vllm_kernels, monkeypatch):
+    """With vLLM's kernel, where this machine has it, and without."""
     x, weight = torch.randn(rows, 96) * 3, torch.randn(96)
     scale = (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     expected = (x.double() * scale * weight.double()).float()
     torch.testing.assert_close(REFERENCE.rms_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(rms_norm, "_has_fused_kernel", lambda: False)
+    without_vllm_kernels(REFERENCE.rms_norm, monkeypatch)
     torch.testing.assert_close(REFERENCE.rms_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 80, 128])
+@pytest.mark.parametrize("tokens", [1, 7, 256])
+def test_rotary(tokens, head_dim, vllm_kernels, monkeypatch):
+    """Every head is a vector of complex numbers, turned by one angle each; values stay as is."""
+    angles = torch.rand(300, head_dim // 2, dtype=torch.float64) * 100
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).float()
+    positions = torch.randint(0, 300, (tokens,), dtype=torch.int32)
+    qkv = torch.randn(tokens, 8 * head_dim)
+    values = qkv[:, 6 * head_dim :].clone()
+    numbers = torch.complex(*qkv[:, : 6 * head_dim].double().view(tokens, 6, 2, -1).unbind(2))
+    turned = numbers * torch.polar(torch.ones_like(angles), angles)[positions.long(), None]
+    expected = torch.cat((turned.real, turned.imag), dim=-1).float()
+    for _ in range(2):
+        qk = qkv.clone()[:, : 6 * head_dim]  # a part of every row, as the model has it
+        found = REFERENCE.rotary(qk, positions, cos_sin)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert torch.equal(qk._base[:, 6 * head_dim :], values)
+        without_vllm_kernels(REFERENCE.rotary, monkeypatch)
 
 
 def test_bfloat16_caches():
