@@ -25,6 +25,17 @@ def check_scheduler(scheduler: object) -> None:
         )
 
 
+def check_workload(workload: object) -> None:
+    """Refuse what is no Workload."""
+    from .workload import Workload
+
+    if not isinstance(workload, Workload):
+        raise ValueError(
+            f"workload: {workload!r} is no Workload; give Workload.read(file) or one of "
+            f"workload_generators"
+        )
+
+
 def check_ints(at_least: int = 1, **settings: object) -> None:
     """Refuse what is no plain int of at least `at_least`."""
     for name, value in settings.items():

@@ -26,7 +26,13 @@ from ..scheduler import NeuronScheduler  # noqa: E402
 from .bare_scheduler import make_scheduler  # noqa: E402
 from .cost_model import CostModel  # noqa: E402
 from .metrics import SLO, Metrics  # noqa: E402
-from .setting_checks import argument_names, check_bools, check_ints, check_names  # noqa: E402
+from .setting_checks import (  # noqa: E402
+    argument_names,
+    check_bools,
+    check_ints,
+    check_names,
+    check_workload,
+)
 from .virtual_engine import VirtualEngine  # noqa: E402
 from .workload import Workload  # noqa: E402
 
@@ -164,11 +170,7 @@ def _check_own_settings(
     max_steps: object,
 ) -> None:
     """Check what is no setting of the scheduler's; the rest is make_scheduler's."""
-    if not isinstance(workload, Workload):
-        raise ValueError(
-            f"workload: {workload!r} is no Workload; give Workload.read(file) or one of "
-            f"workload_generators"
-        )
+    check_workload(workload)
     if cost_model is not None and not isinstance(cost_model, CostModel):
         raise ValueError(
             f"cost_model: {cost_model!r} lacks prefill_seconds() or decode_seconds(); give "

@@ -147,10 +147,7 @@ def _make_cells(
     run: Callable[..., Mapping[str, Any]],
     common: Mapping[str, Any],
 ) -> list[_Cell]:
-    from .workload import Workload
-
-    if isinstance(workloads, Workload):
-        workloads = [workloads]
+    workloads = _as_workloads(workloads)
     combinations = _expand(settings) if isinstance(settings, Mapping) else list(settings)
     for combination in combinations:
         if not isinstance(combination, Mapping):
@@ -173,6 +170,15 @@ def _make_cells(
                 raise ValueError(f"sweep: two cells are the same: {names}; name workloads apart")
             cells[key] = _Cell(key, names, merged, workload)
     return list(cells.values())
+
+
+def _as_workloads(workloads: object) -> list[Workload]:
+    from .setting_checks import check_workload
+
+    several: list[Any] = list(workloads) if isinstance(workloads, (list, tuple)) else [workloads]
+    for workload in several:
+        check_workload(workload)
+    return several
 
 
 def _expand(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

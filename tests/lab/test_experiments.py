@@ -234,6 +234,10 @@ def test_the_four_are_what_the_package_offers():
             lambda: pacing(BUSY, max_consecutive_prefills=(), max_decode_stall_tokens=(), **SMALL),
             "pacing: no limit is given",
         ),
+        (lambda: ladders("conv.csv"), "workload: 'conv.csv' is no Workload; give Workload.read"),
+        (lambda: kv_policies(None, kv_tokens=[1024], **SMALL), "workload: None is no Workload"),
+        (lambda: pacing("conv.csv", **SMALL), "workload: 'conv.csv' is no Workload"),
+        (lambda: pacing([BUSY, 5], **SMALL), "workload: 5 is no Workload"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(call, says):

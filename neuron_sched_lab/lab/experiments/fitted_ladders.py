@@ -41,8 +41,9 @@ def ladders(
     Raises:
         ValueError: fewer than two chunks, or a setting is wrong; it is named.
     """
-    from ..setting_checks import check_ints
+    from ..setting_checks import check_ints, check_workload
 
+    check_workload(workload)
     check_ints(
         max_num_batched_tokens=max_num_batched_tokens, granule=granule, block_size=block_size
     )
