@@ -68,16 +68,18 @@ class Kernels:
             kv_cache_update(k, v, k_cache, v_cache, slot_mapping) -> None
 
             k, v: [tokens, num_kv_heads, head_dim]. slot_mapping: [tokens]; -1 writes nothing.
-        linear: linear(x [rows, in], weight [out, in]) -> [rows, out].
-        pack: what `linear` takes for a weight; pack(weight [out, in]) makes it, once.
+        linear: linear(x [rows, in], weight) -> [rows, out]. weight: [out, in], or what `pack`
+            made of it.
+        pack: pack(weight [out, in]) -> the same weight in the layout that `linear` likes best,
+            whatever that is.
         rms_norm: rms_norm(x [rows, size], weight [size], eps) -> [rows, size].
         rotary: turn every head of every token by the angles of its position.
 
             rotary(x, positions, cos_sin) -> out
 
-            x: [tokens, heads * head_dim], which may be overwritten; out: [tokens, heads,
-            head_dim]. positions: [tokens]. cos_sin: [positions, head_dim], the cosines of all
-            angles of a position, then the sines.
+            x: [tokens, heads * head_dim], each token contiguous. out: [tokens, heads, head_dim],
+            which may be x, overwritten. positions: [tokens]. cos_sin: [max_positions, head_dim]
+            in x's dtype, the cosines of all angles of a position, then the sines.
     """
 
     segmented_attention: Callable[..., Tensor]
@@ -130,7 +132,7 @@ def reference_as_graph_nodes() -> Kernels:
     """Return the references as torch operators, each one opaque node to torch.compile.
 
     A reference decides at run time how much it reads, which no static graph can express. An NKI
-    kernel is such a node by itself. `linear` is left to the compiler.
+    kernel is such a node by itself. Everything else is left to the compiler, weights unpacked.
     """
 
     def register(kernel: Callable[..., Any], mutates: tuple[str, ...] = ()) -> Callable[..., Any]:

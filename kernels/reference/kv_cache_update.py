@@ -36,7 +36,7 @@ def _locate(
     tokens = np.flatnonzero(slots >= 0)
     n = len(tokens)
     is_in_front = n == 0 or tokens[-1] == n - 1
-    slots = slots[tokens]
+    slots = slots[tokens].astype(np.int64)
     # A block of the cache is a block of each KV head, one after the other.
     first_rows = slots + slots // block_size * ((num_kv_heads - 1) * block_size)
     rows = first_rows[:, None] + np.arange(num_kv_heads) * block_size

@@ -78,7 +78,7 @@ def _attend_alone(
 ) -> torch.Tensor:
     """Attend with the only row of a batch, for which nothing has to be planned or masked."""
     num_blocks = -(-context_len // k_cache.shape[2])
-    blocks = block_table[:num_blocks].clamp_min(0)  # where it names none, as `_plan` does
+    blocks = block_table[:num_blocks].clamp_min(0)  # reads block 0 where none is named, as `_plan`
     keys, values = (
         lay_out(cache, blocks, context_len, active.transpose(0, 1))
         for cache, active in ((k_cache, k), (v_cache, v))

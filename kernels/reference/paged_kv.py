@@ -49,15 +49,20 @@ def lay_out(
         cache: [num_blocks, num_kv_heads, block_size, head_dim].
         blocks: [n], ids; as many as the tokens need.
         num_prior: of a request, in the cache.
-        own: [num_kv_heads, length, head_dim].
+        own: [num_kv_heads, length, head_dim]; rounded to what the cache would keep of it.
 
     Returns:
         [num_kv_heads, num_prior + length, head_dim], float32; each head is contiguous.
+
+    Raises:
+        IndexError: the blocks do not hold so many tokens, or there is no such block.
     """
     if num_prior == 0:
-        return own.float().contiguous()
+        return own.to(cache.dtype).float().contiguous()
     num_kv_heads, length, head_dim = own.shape
     end = len(blocks) * cache.shape[2]
+    if num_prior > end:
+        raise IndexError(f"num_prior: {num_prior} tokens do not fit into {len(blocks)} blocks")
     by_row, rows = _by_row(cache), _rows_by_head(blocks, num_kv_heads)
     out = cache.new_empty(num_kv_heads, end + length, head_dim)
     for head in range(num_kv_heads):

@@ -17,9 +17,10 @@ from torch.nn import functional
 from .linear import linear
 from .paged_kv import lay_out
 
-MAX_TOKENS_FOR_SDPA = 160
-"""torch's one operator for causal attention is faster up to here than two matrix products and a
-softmax, which use the CPU's wider vectors (measured)."""
+MAX_TOKENS_FOR_SDPA = 128
+"""Up to about here torch's one operator for causal attention is faster than two matrix products and
+a softmax, which use the CPU's wider vectors (measured: between 60 and 190, by number and size of
+heads)."""
 
 
 class _Segment(NamedTuple):

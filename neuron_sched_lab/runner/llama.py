@@ -89,6 +89,13 @@ class _Layer(nn.Module):
         x += self._mlp(x)
         return x
 
+    def pack(self, *names: str) -> None:
+        """Replace weights by what the kernels make of them."""
+        for name in names:
+            weight = getattr(self, name)
+            delattr(self, name)  # or torch insists that a parameter stays one
+            setattr(self, name, self.kernels.pack(weight))
+
     def _mlp(self, x: torch.Tensor) -> torch.Tensor:
         normed = self._norm(x, self.post_attention_layernorm)
         gate, up = self.linear(normed, self.gate_up_proj).chunk(2, dim=-1)
@@ -103,7 +110,7 @@ class Llama(nn.Module):
 
     Args:
         config: its dimensions.
-        kernels: attention and cache update for the device.
+        kernels: attention, cache update and what else the device has of its own.
         max_model_len: positions that the rotary tables cover.
         kv_segment_size: tokens of prior context that prefill attention reads at a time.
     """
@@ -243,17 +250,14 @@ class Llama(nn.Module):
             )
 
     def pack_weights(self) -> None:
-        """Give projections the layout that the kernels want, instead of the checkpoint's.
+        """Give the layers' projections the layout that the kernels want.
 
-        After loading: a packed weight cannot be filled.
+        Once, after loading: a packed weight can neither be filled nor packed again.
         """
         for layer in self.layers:
-            # forward_row cuts the last layer's qkv_proj in two, which a packed one cannot be.
-            first = int(layer is self.layers[-1])
-            for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")[first:]:
-                weight = getattr(layer, name)
-                delattr(layer, name)  # or torch insists that a parameter stays one
-                setattr(layer, name, self.kernels.pack(weight))
+            layer.pack("o_proj", "gate_up_proj", "down_proj")
+        for layer in self.layers[:-1]:
+            layer.pack("qkv_proj")  # forward_row cuts the last layer's in two
 
     def _targets(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor name of a checkpoint and the part of a weight that it fills."""

@@ -1,6 +1,8 @@
 """The torch references against dense attention, and that padding and unused slots are inert."""
 
+import copy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -183,6 +185,16 @@ def test_a_row_without_any_block_is_harmless():
     assert torch.isfinite(out).all()
 
 
+def test_a_table_that_is_too_short_is_refused():
+    context = PagedContext([20], kv_heads=2, head_dim=32, block_size=16, num_blocks=40)
+    q, k, v = (context.draw(1, n, 32) for n in (4, 2, 2))
+    caches = context.k_cache, context.v_cache
+    with pytest.raises(IndexError, match="20 tokens do not fit into 1 blocks"):
+        REFERENCE.paged_decode_attention(
+            q, k, v, *caches, context.block_tables(2)[:, :1], int32(20), 0.2
+        )
+
+
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_it_does_not_matter_whether_the_cache_was_updated_first(phase):
     context = PagedContext([30], kv_heads=2, head_dim=32, block_size=16, num_blocks=40)
@@ -243,11 +255,38 @@ def test_linear(rows):
 def test_a_packed_weight_multiplies_the_same(rows, vllm_kernels):
     x, weight = torch.randn(rows, 96), torch.randn(40, 96)
     expected = (x.double() @ weight.double().T).float()
-    packed = REFERENCE.pack(weight)
+    packed = pack(weight)
     weight.zero_()  # a packed one is a copy
+    torch.testing.assert_close(REFERENCE.linear(x, packed), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_packed_weights_multiply_in_threads(vllm_kernels):
+    cases = [(torch.randn(128, 512), torch.randn(512, 512)) for _ in range(4)]
+    packed = [pack(weight) for _, weight in cases]
+    expected = [REFERENCE.linear(x, w) for (x, _), w in zip(cases, packed, strict=True)]
+
+    def run(i):
+        return all(
+            torch.equal(REFERENCE.linear(cases[i][0], packed[i]), expected[i]) for _ in range(50)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(4)))
+
+
+def test_a_packed_weight_refuses_what_its_kernel_would_not_notice(vllm_kernels):
+    packed = pack(torch.randn(40, 96))
+    with pytest.raises(ValueError, match=r"x: \[4, 200\] must have 96 columns"):
+        REFERENCE.linear(torch.randn(4, 200), packed)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(packed)
+
+
+def pack(weight):
+    packed = REFERENCE.pack(weight)
     if isinstance(packed, torch.Tensor):
         pytest.skip("this vLLM has no kernel for packed weights")
-    torch.testing.assert_close(REFERENCE.linear(x, packed), expected, rtol=1e-4, atol=1e-4)
+    return packed
 
 
 def test_only_float32_is_packed(vllm_kernels, monkeypatch):
@@ -280,22 +319,24 @@ def test_rms_norm(rows, vllm_kernels, monkeypatch):
     torch.testing.assert_close(REFERENCE.rms_norm(x, weight, 1e-5), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head_dim", [16, 32, 80, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [16, 24, 32, 100, 128])
 @pytest.mark.parametrize("tokens", [1, 7, 256])
-def test_rotary(tokens, head_dim, vllm_kernels, monkeypatch):
+def test_rotary(tokens, head_dim, dtype, vllm_kernels, monkeypatch):
     """Every head is a vector of complex numbers, turned by one angle each; values stay as is."""
     angles = torch.rand(300, head_dim // 2, dtype=torch.float64) * 100
-    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).float()
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype)
     positions = torch.randint(0, 300, (tokens,), dtype=torch.int32)
-    qkv = torch.randn(tokens, 8 * head_dim)
+    qkv = torch.randn(tokens, 8 * head_dim).to(dtype)
     values = qkv[:, 6 * head_dim :].clone()
     numbers = torch.complex(*qkv[:, : 6 * head_dim].double().view(tokens, 6, 2, -1).unbind(2))
     turned = numbers * torch.polar(torch.ones_like(angles), angles)[positions.long(), None]
-    expected = torch.cat((turned.real, turned.imag), dim=-1).float()
+    expected = torch.cat((turned.real, turned.imag), dim=-1).to(dtype)
+    error = 1e-5 if dtype == torch.float32 else 5e-2
     for _ in range(2):
         qk = qkv.clone()[:, : 6 * head_dim]  # a part of every row, as the model has it
         found = REFERENCE.rotary(qk, positions, cos_sin)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=error, atol=error)
         assert torch.equal(qk._base[:, 6 * head_dim :], values)
         without_vllm_kernels(REFERENCE.rotary, monkeypatch)
 
