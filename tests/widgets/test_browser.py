@@ -273,6 +273,7 @@ def test_keyboard_and_names(jupyter, new_page):
     lab_page.run_all()
     page = lab_page.page
     lab_page.button("Step").click()  # or there is nothing to scrub through
+    expect(lab_page.test_id("where")).to_have_attribute("data-step", "1")
     lab_page.button("Play").focus()
     order = []
     for _ in range(6):
