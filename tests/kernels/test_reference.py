@@ -267,7 +267,7 @@ def test_packed_weights_multiply_in_threads(vllm_kernels):
 
     def run(i):
         return all(
-            torch.equal(REFERENCE.linear(cases[i][0], packed[i]), expected[i]) for _ in range(50)
+            torch.equal(REFERENCE.linear(cases[i][0], packed[i]), expected[i]) for _ in range(500)
         )
 
     with ThreadPoolExecutor(4) as pool:
