@@ -57,9 +57,8 @@ def bursty(
     Raises:
         ValueError: the rate or the burstiness is not positive.
     """
-    _check_positive(
-        requests_per_second=requests_per_second, burstiness=burstiness, num_requests=num_requests
-    )
+    _check_positive(requests_per_second=requests_per_second, burstiness=burstiness)
+    _check_counts(num_requests=num_requests)
     random = Random(seed)
     scale = 1 / (requests_per_second * burstiness)
     requests, now = [], 0.0
@@ -84,9 +83,10 @@ def long_context(
 
     It is the long ones that make decodes wait: each is several prefill steps in a row.
     """
-    if not 0 <= long_share <= 1:
-        raise ValueError(f"long_share: {long_share} must be between 0 and 1")
-    _check_positive(requests_per_second=requests_per_second, num_requests=num_requests)
+    if not (_is_number(long_share) and 0 <= long_share <= 1):
+        raise ValueError(f"long_share: {long_share!r} must be between 0 and 1")
+    _check_positive(requests_per_second=requests_per_second)
+    _check_counts(num_requests=num_requests)
     random = Random(seed)
     requests, now = [], 0.0
     for i in range(num_requests):
@@ -111,10 +111,9 @@ def shared_prefix(
     A system prompt has `prefix_blocks` blocks of HASH_BLOCK_TOKENS tokens; `prompt` is the length
     of what follows it.
     """
-    _check_positive(
-        requests_per_second=requests_per_second,
-        num_prefixes=num_prefixes,
-        num_requests=num_requests,
+    _check_positive(requests_per_second=requests_per_second)
+    _check_counts(
+        num_prefixes=num_prefixes, prefix_blocks=prefix_blocks, num_requests=num_requests
     )
     random = Random(seed)
     requests, now = [], 0.0
@@ -147,7 +146,9 @@ def closed_loop(
     Close to `vllm bench serve --max-concurrency`: the concurrency is fixed, the rate follows.
     `think_seconds` is the mean pause (exponential) between an answer and the user's next request.
     """
-    _check_positive(num_users=num_users, num_requests=num_requests)
+    _check_counts(num_users=num_users, num_requests=num_requests)
+    if not (_is_number(think_seconds) and 0 <= think_seconds < math.inf):
+        raise ValueError(f"think_seconds: {think_seconds!r} must be 0 or more, a finite number")
     random = Random(seed)
     requests = []
     for i in range(num_requests):
@@ -247,6 +248,12 @@ def _check_positive(**settings: object) -> None:
     for name, value in settings.items():
         if not (_is_number(value) and 0 < value < math.inf):  # type: ignore[operator]
             raise ValueError(f"{name}: {value!r} must be above 0, a finite number")
+
+
+def _check_counts(**settings: object) -> None:
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise ValueError(f"{name}: {value!r} must be above 0, an int")
 
 
 def _is_number(value: object) -> bool:

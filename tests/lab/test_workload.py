@@ -175,6 +175,16 @@ def test_a_turn_begins_with_all_that_was_said_before():
         (lambda: generators.closed_loop(0, 5), "num_users: 0 must be above 0"),
         (lambda: generators.poisson("a", 5), "requests_per_second: 'a' must be above 0"),
         (lambda: generators.poisson(1, -3), "num_requests: -3 must be above 0"),
+        (lambda: generators.poisson(1, 2.5), "num_requests: 2.5 must be above 0, an int"),
+        (
+            lambda: generators.shared_prefix(1, 3, prefix_blocks="x"),
+            "prefix_blocks: 'x' must be above 0, an int",
+        ),
+        (
+            lambda: generators.closed_loop(2, 3, think_seconds=-1),
+            "think_seconds: -1 must be 0 or more",
+        ),
+        (lambda: generators.long_context(1, 5, long_share="x"), "long_share: 'x' must be between"),
         (lambda: generators.poisson(1, 3, prompt=(0, 1)), "a length: .0, 1. must be a number"),
         (lambda: generators.poisson(1, 3, prompt="x"), "a length: 'x' must be a number of tokens"),
         (lambda: generators.long_context(1, 5, long_share=2), "long_share: 2 must be between"),
