@@ -9,7 +9,10 @@ PY := $(VENV)/bin/python
 NEXT := .venv-next/bin/python
 QUICKSTART := notebooks/00_quickstart.ipynb
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
-SOLVED := build/solved
+DOCS := build/docs
+# Processes that share the tests: one a core.
+JOBS ?= 2
+SPREAD := -n $(JOBS) --dist worksteal
 NBVAL := -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout 120 \
 	--nbval-kernel-startup-timeout 120 --nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg
 
@@ -25,7 +28,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONUNBUFFERED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab demo test test-next conformance lint typecheck notebooks lock clean
+.PHONY: help setup lab demo test test-next conformance lint notebooks docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -39,9 +42,10 @@ lab: $(SETUP)  ## JupyterLab on 127.0.0.1, the quickstart open
 demo: $(SETUP)  ## the main job in the terminal: a live run, step by step
 	@$(PY) -m neuron_sched_lab demo $(ARGS)
 
-test: $(SETUP)  ## everything that CI runs: lint, tests, notebooks
+test: $(SETUP)  ## everything that CI runs: lint, tests, docs, notebooks
 	$(PY) -m ruff check .
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(SPREAD) $(ARGS)
+	$(make_docs)
 	$(run_notebooks)
 
 lint: $(SETUP)  ## ruff and mypy
@@ -60,18 +64,25 @@ test-next:  ## the newest vLLM, in .venv-next: scheduler suite, vLLM's own tests
 	TORCH_LOGS=-torch._library.triton PYTHONWARNINGS=ignore::FutureWarning \
 		$(NEXT) -m pytest $(NBVAL) $(QUICKSTART)
 
-# One kernel after the other: kernels that start side by side lose each other's ports now and then.
+# As learners get them, every output compared (a notebook stays with one process: its kernel is there);
+# then with the solutions in, where every check must say "solved".
 # No cache: pytest would put its folder beside the notebooks.
-# As learners get them, every output compared; then with the solutions in, every check solved, and
-# these run and compared as well.
 define run_notebooks
-$(if $(NOTEBOOKS),$(PY) -m pytest $(NBVAL) $(NOTEBOOKS),@echo "no notebooks")
-$(PY) -m scripts.run_solved_notebooks --store $(SOLVED)
-$(PY) -m pytest $(NBVAL) $(SOLVED)/*.ipynb
+$(if $(NOTEBOOKS),$(PY) -m pytest -n $(JOBS) --dist loadfile $(NBVAL) $(NOTEBOOKS),@echo "no notebooks")
+$(PY) -m scripts.run_solved_notebooks --jobs $(JOBS)
 endef
 
 notebooks: $(SETUP)  ## run the notebooks, unsolved (stored outputs compared) and solved
 	$(run_notebooks)
+
+# A warning (a link to nothing, a default that does not print) is an error.
+define make_docs
+rm -rf $(DOCS)
+$(PY) -m scripts.make_docs $(DOCS)
+endef
+
+docs: $(SETUP)  ## the API reference from the docstrings, in build/docs
+	$(make_docs)
 
 UV_COMPILE := uv pip compile --quiet --universal --no-python-downloads --no-annotate \
 	--custom-compile-command "make lock"

@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
-from neuron_sched_lab.lab.calibration import calibrate
-from neuron_sched_lab.lab.environment import prepare_environment
-from neuron_sched_lab.lab.metrics import Metrics
-from neuron_sched_lab.lab.replay import replay, replay_in_turn
-from neuron_sched_lab.lab.roofline import RooflineCostModel
-from neuron_sched_lab.lab.workload import Workload
-from neuron_sched_lab.lab.workload_generators import bursty, closed_loop, poisson
+from neuron_sched_lab.engine.replay import replay, replay_in_turn
+from neuron_sched_lab.settings.environment import prepare_environment
+from neuron_sched_lab.simulation.calibration import calibrate
+from neuron_sched_lab.simulation.roofline import RooflineCostModel
+from neuron_sched_lab.trace.metrics import Metrics
+from neuron_sched_lab.workloads.generators import bursty, closed_loop, poisson
+from neuron_sched_lab.workloads.workload import Workload
 
 SETTINGS: dict[str, Any] = {
     "max_num_seqs": 8,
@@ -115,7 +115,7 @@ def predicted_workloads(seed: int) -> list[Workload]:
 @contextmanager
 def warm_lab() -> Iterator[Any]:
     """Open a Lab that has met every graph."""
-    from neuron_sched_lab.lab.session import Lab
+    from neuron_sched_lab.engine.lab import Lab
 
     with Lab(**SETTINGS) as lab:
         replay(lab, closed_loop(8, 24, prompt=(150, 0.9), output=8, seed=9))
@@ -130,7 +130,7 @@ def errors(live: Metrics, simulated: Metrics) -> dict[str, float]:
 
 def simulate_published(row: Published) -> Metrics:
     """Return the figures of a simulation of what was published: each user asks twelve times."""
-    from neuron_sched_lab.lab.simulation import simulate
+    from neuron_sched_lab.simulation.run import simulate
 
     workload = closed_loop(
         row.users, 12 * row.users, think_seconds=0.005, prompt=row.prompt, output=row.output
@@ -173,7 +173,7 @@ def main() -> None:
 
 def predict_this_cpu(repeats: int) -> None:
     """Print the errors of simulations of live runs of the tiny model, and their medians."""
-    from neuron_sched_lab.lab.simulation import simulate
+    from neuron_sched_lab.simulation.run import simulate
 
     seen: dict[str, list[float]] = defaultdict(list)
     print(f"{'workload':<24}" + "".join(f"{name:>11}" for name in FIGURES))

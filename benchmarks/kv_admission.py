@@ -16,9 +16,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from neuron_sched_lab.lab.experiments import kv_policies
-from neuron_sched_lab.lab.roofline import RooflineCostModel
-from neuron_sched_lab.lab.workload import Workload
+from neuron_sched_lab.experiments import kv_policies
+from neuron_sched_lab.simulation.roofline import RooflineCostModel
+from neuron_sched_lab.workloads.workload import Workload
 from tests.scheduler.traces import DATA, MISSING
 
 if TYPE_CHECKING:

@@ -83,9 +83,9 @@ class Engine:
         prompts: list[list[int]],
         buckets: Sequence[int] | None = None,
     ) -> None:
-        from neuron_sched_lab.lab import session
+        from neuron_sched_lab.engine import lab as lab_module
 
-        session.MAX_RECORDED_INPUTS = 0  # a Lab writes down our worker's tensors, which is not work
+        lab_module.MAX_RECORDED_INPUTS = 0  # a Lab writes down our tensors, which is not work
         label = {"neuron": "our worker", "vllm": "vLLM's CPU worker"}[worker]
         self.name = f"{label}, {scheduler.__name__}"
         self.pads = worker == "neuron"
@@ -96,7 +96,7 @@ class Engine:
         self.prompts = prompts
         self.steps: list[list[Step]] = []
         self.alone: list[list[float]] = []
-        self._lab = session.Lab(
+        self._lab = lab_module.Lab(
             scheduler, worker=worker, enable_prefix_caching=False, neuron_config=neuron_config
         )
 
@@ -149,7 +149,7 @@ class Transformers:
         import torch
         from transformers import LlamaForCausalLM
 
-        from neuron_sched_lab.lab.tasks import tiny_model_path
+        from neuron_sched_lab.tiny_model.tasks import tiny_model_path
 
         self.prompts = prompts[:NUM_FOR_TRANSFORMERS]
         self.first: list[list[float]] = []
@@ -209,7 +209,7 @@ def measure_start(engine: str) -> dict[str, float]:
 def reach_first_token(engine: str) -> None:
     """The fresh process: import, start, generate one token, say when."""
     from neuron_sched_lab import NeuronScheduler
-    from neuron_sched_lab.lab.environment import prepare_environment
+    from neuron_sched_lab.settings.environment import prepare_environment
 
     prepare_environment()
     prompts = [[5] * 100]

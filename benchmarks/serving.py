@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neuron_sched_lab.lab.tasks import tiny_model_path
+from neuron_sched_lab.tiny_model.tasks import tiny_model_path
 from tests.serving.server import ASYNC, BASE, ENVIRONMENT, MODEL, SYNC, Server
 
 SERVERS: dict[str, dict[str, Any]] = {

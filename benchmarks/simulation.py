@@ -28,13 +28,13 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from neuron_sched_lab.lab.fast_forward import FastForward
-from neuron_sched_lab.lab.roofline import RooflineCostModel
-from neuron_sched_lab.lab.run_log import RunLog
-from neuron_sched_lab.lab.simulation import SimulationResult, simulate
-from neuron_sched_lab.lab.virtual_engine import VirtualEngine
-from neuron_sched_lab.lab.workload import Workload
 from neuron_sched_lab.scheduler import NeuronScheduler
+from neuron_sched_lab.simulation.fast_forward import FastForward
+from neuron_sched_lab.simulation.roofline import RooflineCostModel
+from neuron_sched_lab.simulation.run import SimulationResult, simulate
+from neuron_sched_lab.simulation.virtual_engine import VirtualEngine
+from neuron_sched_lab.trace.run_log import RunLog
+from neuron_sched_lab.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from typing_extensions import Self

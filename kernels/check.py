@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from .dispatch import REFERENCE, Kernels
+from .dispatch import REFERENCE
+from .interface import Kernels
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 """Largest error of a row, relative to its largest number."""
@@ -70,7 +71,7 @@ def check_simulate() -> list[CheckResult]:
 
     Without it, under the emulator; `find_nki` says which.
     """
-    from .simulation import SIMULATED
+    from .nki_sim import SIMULATED
 
     return check_kernels(SIMULATED, put=lambda tensor: tensor)
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from . import nki_kernels as kernels
-from .dispatch import Kernels
+from .interface import Kernels
 from .nki_kernels.arguments import decode_arguments, prefill_arguments, update_arguments
 
 DEFAULT_LOGICAL_NC_CONFIG = "2"

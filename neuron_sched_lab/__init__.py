@@ -17,20 +17,44 @@ _HOMES = {
     "NeuronScheduler": "scheduler",
     "NeuronAsyncScheduler": "scheduler",
     "NeuronConfig": "scheduler",
-    "Lab": "lab",
-    "Trace": "lab",
+    "Lab": "engine.lab",
+    "Trace": "trace.trace",
+    "Dashboard": "widgets",
+    "Workload": "workloads.workload",
+    "WorkloadRequest": "workloads.request",
+    "simulate": "simulation.run",
+    "CostModel": "simulation.cost_model",
+    "FunctionCostModel": "simulation.cost_model",
+    "MeasuredCostModel": "simulation.cost_model",
+    "RooflineCostModel": "simulation.roofline",
+    "calibrate": "simulation.calibration",
+    "SLO": "trace.metrics",
+    "compare": "experiments.comparison",
+    "sweep": "experiments.sweeps",
 }
 
 __all__ = [
+    "SLO",
+    "CostModel",
+    "Dashboard",
+    "FunctionCostModel",
     "HoldbackScheduler",
     "KVAdmissionScheduler",
     "Lab",
+    "MeasuredCostModel",
     "NeuronAsyncScheduler",
     "NeuronConfig",
     "NeuronScheduler",
     "PaddedScheduler",
+    "RooflineCostModel",
     "SeparatedScheduler",
     "Trace",
+    "Workload",
+    "WorkloadRequest",
+    "calibrate",
+    "compare",
+    "simulate",
+    "sweep",
 ]
 
 
@@ -38,3 +62,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

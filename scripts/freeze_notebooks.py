@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,9 +77,16 @@ def execute(notebook: NotebookNode, folder: Path, timeout: int) -> None:
             cell.outputs, cell.execution_count = [], None
     # No folder of kernelspecs: the name then means this Python, whatever a user has installed.
     specs = KernelSpecManager(kernel_dirs=[])
+    sockets = Path(tempfile.mkdtemp(prefix="kernel-"))
     client = NotebookClient(
         notebook,
-        km=AsyncKernelManager(kernel_name=NATIVE_KERNEL_NAME, kernel_spec_manager=specs),
+        # Files, not ports: kernels that start side by side lose each other's ports now and then.
+        km=AsyncKernelManager(
+            kernel_name=NATIVE_KERNEL_NAME,
+            kernel_spec_manager=specs,
+            transport="ipc",
+            ip=str(sockets / "s"),
+        ),
         resources={"metadata": {"path": str(folder)}},
         timeout=timeout,
         startup_timeout=STARTUP_TIMEOUT,
@@ -93,6 +102,8 @@ def execute(notebook: NotebookNode, folder: Path, timeout: int) -> None:
         raise FreezeError(f"cell {number}: raised {error.ename}: {error.evalue}") from error
     except (CellTimeoutError, DeadKernelError) as error:
         raise FreezeError(str(error)) from error
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
 
 
 def clean(notebook: NotebookNode) -> None:

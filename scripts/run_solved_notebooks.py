@@ -1,6 +1,6 @@
 """Runs the solved form of notebooks: solutions put in, every check must be solved.
 
-    python -m scripts.run_solved_notebooks [--store FOLDER] [NOTEBOOK ...]
+    python -m scripts.run_solved_notebooks [--jobs N] [--store FOLDER] [NOTEBOOK ...]
 
 Without names it takes every notebook in notebooks/ that has exercises. The stored notebooks are
 not touched: the solved form is a copy, run in the folder of the original. An error in a cell that
@@ -16,12 +16,13 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
 
-from neuron_sched_lab.lab.checks.result import REQUIRE_SOLVED, SOLVED
-from neuron_sched_lab.lab.exercises import TAG, is_solved, master_path, solve
+from neuron_sched_lab.course.checks.result import REQUIRE_SOLVED, SOLVED
+from neuron_sched_lab.course.exercises import TAG, is_solved, master_path, solve
 from scripts.freeze_notebooks import CELL_TIMEOUT, NOTEBOOKS, FreezeError, execute
 
 CHECK_TAG = "check:"
@@ -79,12 +80,13 @@ def _text(output: nbformat.NotebookNode) -> str:
 
 
 def main() -> int:
-    """Run them one after the other; return the exit status: 0, or 1 if one fails."""
+    """Run them; return the exit status: 0, or 1 if one fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK")
     parser.add_argument("--store", type=Path, metavar="FOLDER", help="made anew")
+    parser.add_argument("--jobs", type=int, default=1, help="so many at once (%(default)s)")
     args = parser.parse_args()
     if args.store is not None:
         shutil.rmtree(args.store, ignore_errors=True)
@@ -94,17 +96,23 @@ def main() -> int:
     paths = args.notebooks or [
         p for p in sorted(NOTEBOOKS.glob("*.ipynb")) if master_path(p).exists()
     ]
-    status = 0
-    for path in paths:
-        print(f"{path.name}, solved: ", end="", flush=True)
-        start = time.monotonic()
-        try:
-            problems = run_solved(path, store_in=args.store)
-        except (ValueError, OSError) as error:
-            problems = [str(error)]
-        print(f"{'; '.join(problems) or 'good'} ({time.monotonic() - start:.0f} s)", flush=True)
-        status = max(status, int(bool(problems)))
-    return status
+    with ThreadPoolExecutor(args.jobs) as pool:
+        reports = pool.map(lambda path: _report(path, args.store), paths)
+        num_failed = sum(not good for good in reports)
+    print(f"{len(paths) - num_failed} passed, {num_failed} failed")
+    return int(num_failed > 0)
+
+
+def _report(path: Path, store_in: Path | None) -> bool:
+    """Run a notebook, print what came of it, and tell whether it was good."""
+    start = time.monotonic()
+    try:
+        problems = run_solved(path, store_in=store_in)
+    except (ValueError, OSError) as error:
+        problems = [str(error)]
+    verdict = "; ".join(problems) or "good"
+    print(f"{path.name}, solved: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
+    return not problems
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train the tiny Llama of neuron_sched_lab/lab/tiny_model from scratch, on the CPU.
+"""Train the tiny Llama of neuron_sched_lab/tiny_model/checkpoint from scratch, on the CPU.
 
     python scripts/train_tiny_model.py OUT_DIR [--steps 4600] [--seed 0] [--threads 2]
     python scripts/train_tiny_model.py OUT_DIR --evaluate   # only measure what OUT_DIR holds
@@ -12,8 +12,8 @@ version and kind of CPU give the same bytes; another thread count or vector widt
 checkpoint is committed and tested by its answers; CI never trains.
 
 What makes it work (each point was needed or suspected to be):
-- The four kinds of documents of `lab/tasks.py` share one circuit (find the earlier occurrence,
-  read what follows), which appears suddenly within the first 1,000 steps.
+- The four kinds of documents of `tiny_model/tasks.py` share one circuit (find the earlier
+  occurrence, read what follows), which appears suddenly within the first 1,000 steps.
 - Loss only on characters that can be known, so random filler adds no noise. A recall document
   asks many queries, so that supervision is dense.
 - One document a sequence, its length growing over the run. Without the long documents at the end
@@ -24,7 +24,6 @@ What makes it work (each point was needed or suspected to be):
 - Copies dominate the last quarter, with a larger batch at the very end: a copy is right only if
   all of its characters are.
 """
-
 # ruff: noqa: PLR2004  (the numbers are the recipe)
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from neuron_sched_lab.lab import tasks  # the path above: the script runs from a bare clone
+from neuron_sched_lab.tiny_model import tasks  # the path above: the script runs from a bare clone
 
 # ---------------------------------------------------------------------------------------- model
 

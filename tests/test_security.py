@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from neuron_sched_lab.lab.trace import Trace
-from neuron_sched_lab.lab.workload import Workload
+from neuron_sched_lab.trace.trace import Trace
+from neuron_sched_lab.workloads.workload import Workload
 from tests.sockets import get_free_port, get_listening_addresses
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -163,13 +163,14 @@ def test_files_nested_too_deep_or_of_another_kind_are_refused_by_name(read, text
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("module", ["trace_file", "workload_rows"])
+@pytest.mark.parametrize("module", ["trace_file", "rows"])
 def test_lines_that_are_too_long_are_refused_before_they_are_parsed(module, tmp_path, monkeypatch):
-    from neuron_sched_lab.lab import trace_file, workload_rows
+    from neuron_sched_lab.trace import trace_file
+    from neuron_sched_lab.workloads import rows
 
     home, read = {
         "trace_file": (trace_file, Trace.load),
-        "workload_rows": (workload_rows, Workload.read),
+        "rows": (rows, Workload.read),
     }[module]
     assert home.MAX_LINE_LENGTH <= 64_000_000
     monkeypatch.setattr(home, "MAX_LINE_LENGTH", 100)

@@ -16,8 +16,8 @@ if HAS_NKI:
     import nki.isa as nisa
     import nki.language as nl
 else:
-    from .. import emulator as nki
-    from ..emulator import isa as nisa
-    from ..emulator import language as nl
+    from ... import nki_emulator as nki
+    from ...nki_emulator import isa as nisa
+    from ...nki_emulator import language as nl
 
 __all__ = ["HAS_NKI", "nisa", "nki", "nl"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from ..lab.environment import prepare_environment
+from ..settings.environment import prepare_environment
 from . import demo, experiments, machine, notebooks
 from .schedulers import SCHEDULERS, load_scheduler
 

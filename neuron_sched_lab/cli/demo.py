@@ -34,7 +34,7 @@ def add_verbs(verbs: argparse._SubParsersAction) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from ..lab.demo import DemoStoppedError, default_requests, read_requests, run_demo
+    from ..engine.live_run import DemoStoppedError, default_requests, read_requests, run_demo
 
     if args.requests is None:
         requests = default_requests()

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .limits import check_setting
+from ..settings.arguments import check_ints, check_positive, check_setting
 from .options import (
-    check_above_zero,
-    check_count,
     check_readable,
     check_writable,
     suggest,
@@ -19,9 +17,9 @@ from .schedulers import SCHEDULERS, load_scheduler
 from .settings import read_grid, read_settings, read_setup
 
 if TYPE_CHECKING:
-    from ..lab.experiment import Experiment
-    from ..lab.metrics import SLO
-    from ..lab.workload import Workload
+    from ..reports.report import Experiment
+    from ..trace.metrics import SLO
+    from ..workloads.workload import Workload
 
 SETTING = "NAME=VALUE"
 
@@ -48,7 +46,7 @@ def _add_simulate(verbs: argparse._SubParsersAction) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from ..lab.experiments import one_run
+    from ..experiments import one_run
 
     settings = _engine(args) | read_settings(args.set)
     return _show(args, one_run(settings, _workload(args), slo=_slo(args)))
@@ -68,10 +66,10 @@ def _add_buckets(verbs: argparse._SubParsersAction) -> None:
 
 
 def _buckets(args: argparse.Namespace) -> int:
-    from ..lab.experiments import fit_ladder, ladders
+    from ..experiments import fit_ladder, ladders
 
-    check_count("--count", args.count)
-    check_count("--granule", args.granule)
+    check_ints(**{"--count": args.count})
+    check_ints(**{"--granule": args.granule})
     check_setting("max_num_batched_tokens", args.max_num_batched_tokens)
     options = {"max_num_batched_tokens": args.max_num_batched_tokens, "granule": args.granule}
     workload = _workload(args)
@@ -110,14 +108,14 @@ def _add_sweep(verbs: argparse._SubParsersAction) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from ..lab.experiments import show_sweep
-    from ..lab.sweep import sweep
-    from ..lab.tables import table_to_text
+    from ..experiments import show_sweep
+    from ..experiments.sweeps import sweep
+    from ..reports.tables import table_to_text
 
     grid = read_grid(args.set)
     _check_figure(args.figure)
     if args.jobs != ALL_CORES:
-        check_count("--jobs", args.jobs)
+        check_ints(**{"--jobs": args.jobs})
     if args.results is not None:
         check_writable("--results", args.results)
     result = sweep(
@@ -140,8 +138,8 @@ def _sweep(args: argparse.Namespace) -> int:
 
 def _check_figure(name: str) -> None:
     """Refuse a figure that no cell will have, before they run."""
-    from ..lab.metrics import Metrics
-    from ..lab.run_log import RunLog
+    from ..trace.metrics import Metrics
+    from ..trace.run_log import RunLog
 
     figures = Metrics.of(RunLog()).as_dict()
     if name not in figures:
@@ -163,7 +161,7 @@ def _add_compare(verbs: argparse._SubParsersAction) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from ..lab.compare import compare
+    from ..experiments.comparison import compare
 
     a, b = read_setup(args.a), read_setup(args.b)
     names = (args.a, args.b) if args.a != args.b else (f"{args.a} (a)", f"{args.b} (b)")
@@ -238,11 +236,11 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> Workload:
-    from ..lab.workload import Workload
-    from ..lab.workload_files import FORMATS
+    from ..workloads.trace_formats import FORMATS
+    from ..workloads.workload import Workload
 
     if args.report is not None:
-        from ..lab.report import check_path
+        from ..reports.report import check_path
 
         check_path(args.report)
         check_writable("--report", args.report)
@@ -252,8 +250,8 @@ def _workload(args: argparse.Namespace) -> Workload:
             f"--format: {args.format!r} is no format; {suggest(args.format, ['auto', *FORMATS])}"
         )
     if args.requests is not None:
-        check_count("--requests", args.requests)
-    check_above_zero("--scale", args.scale)
+        check_ints(**{"--requests": args.requests})
+    check_positive(**{"--scale": args.scale})
     workload = Workload.read(
         args.trace,
         args.format,
@@ -268,12 +266,12 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
-    from ..lab.bare_scheduler import MAX_KV_BLOCKS
-    from ..lab.roofline import MODELS, RooflineCostModel
+    from ..simulation.bare_scheduler import MAX_KV_BLOCKS
+    from ..simulation.roofline import MODELS, RooflineCostModel
 
     if args.model not in MODELS:
         raise ValueError(f"--model: {args.model!r} is no model; {suggest(args.model, MODELS)}")
-    check_count("--tp-degree", args.tp_degree)
+    check_ints(**{"--tp-degree": args.tp_degree})
     sizes = {name: getattr(args, name) for name in SIZES}
     for name, value in sizes.items():
         check_setting(name, value)
@@ -297,11 +295,11 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _slo(args: argparse.Namespace) -> SLO | None:
-    from ..lab.metrics import SLO
+    from ..trace.metrics import SLO
 
     for option, value in (("--slo-ttft", args.slo_ttft), ("--slo-tpot", args.slo_tpot)):
         if value is not None:
-            check_above_zero(option, value)
+            check_positive(**{option: value})
     if args.slo_ttft is None and args.slo_tpot is None:
         return None
     return SLO(ttft=args.slo_ttft, tpot=args.slo_tpot)

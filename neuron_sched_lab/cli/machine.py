@@ -24,7 +24,7 @@ def _add_doctor(verbs: argparse._SubParsersAction) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from ..lab.doctor import run
+    from ..machine.doctor import run
 
     return run(live=not args.no_live)
 
@@ -69,7 +69,7 @@ def _add_trn2_check(verbs: argparse._SubParsersAction) -> None:
 
 
 def _trn2_check(args: argparse.Namespace) -> int:
-    from ..lab.trn2_check import run
+    from ..machine.trn2_check import run
 
     check_writable("--report", args.report)
     return run(args.report)

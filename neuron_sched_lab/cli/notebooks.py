@@ -17,7 +17,7 @@ def add_verbs(verbs: argparse._SubParsersAction) -> None:
 
 
 def _change_exercises(args: argparse.Namespace) -> int:
-    from ..lab import exercises
+    from ..course import exercises
 
     change = exercises.solve if args.verb == "solve" else exercises.reset
     # All are looked at first, so that a wrong one leaves none half done.

@@ -2,35 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-
-from .limits import Range, check_int
-
-MAX_COUNT = 2**40
-"""Of requests to read, and the like."""
-
-
-def check_count(option: str, value: int) -> None:
-    """Refuse a number below 1.
-
-    Raises:
-        ValueError: names the option.
-    """
-    check_int(option, value, Range(1, MAX_COUNT))
-
-
-def check_above_zero(option: str, value: float) -> None:
-    """Refuse a number that is not finite or not above 0.
-
-    Raises:
-        ValueError: names the option.
-    """
-    # Also false for NaN.
-    if not 0 < value < math.inf:
-        raise ValueError(f"{option}: {value} must be finite and above 0; give such a number")
 
 
 def check_readable(option: str, path: str) -> None:

@@ -22,7 +22,7 @@ def load_scheduler(name: str) -> type:
     Raises:
         ValueError: there is no such class, or it is no vLLM scheduler.
     """
-    from ..lab.environment import prepare_environment
+    from ..settings.environment import prepare_environment
 
     prepare_environment()
     from vllm.v1.core.sched.interface import SchedulerInterface

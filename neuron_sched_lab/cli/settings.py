@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from .limits import INTS, check_setting
+from ..settings.arguments import INTS, check_setting
 from .options import suggest
 from .schedulers import load_scheduler
 
@@ -118,12 +118,12 @@ def setting_key(name: str) -> str:
     Raises:
         ValueError: there is none of that name.
     """
-    from ..lab.environment import prepare_environment
+    from ..settings.environment import prepare_environment
 
     prepare_environment()
-    from ..lab.setting_checks import argument_names
-    from ..lab.simulation import simulate
     from ..scheduler import NeuronConfig
+    from ..settings.arguments import argument_names
+    from ..simulation.run import simulate
 
     neuron_config = [f.name for f in fields(NeuronConfig)]
     plain = name.removeprefix("neuron_config.")

@@ -22,7 +22,8 @@ import torch
 from tqdm.auto import tqdm
 from vllm.logger import init_logger
 
-from ..kernels.dispatch import Kernels, get_kernels, reference_as_graph_nodes
+from ..kernels.dispatch import get_kernels, reference_as_graph_nodes
+from ..kernels.interface import Kernels
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

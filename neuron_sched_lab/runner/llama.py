@@ -19,7 +19,7 @@ from torch.nn import functional
 from .llama_config import LlamaConfig, compute_inverse_frequencies
 
 if TYPE_CHECKING:
-    from ..kernels.dispatch import Kernels
+    from ..kernels.interface import Kernels
     from .kv_cache import KVCache
 
 INDEX_FILE = "model.safetensors.index.json"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    from .neuron import NeuronScheduler
+    from .padding import PaddedScheduler
 
 PREFIX = "vllm_neuron:"
 LABELS = ["model_name", "engine"]
@@ -102,17 +102,7 @@ class NeuronMetrics:
         for name in self._states:
             self._state[name].set(name == self._states[0])
 
-    @classmethod
-    def from_scheduler(cls, scheduler: NeuronScheduler) -> NeuronMetrics:
-        """Make the metrics of `scheduler`, in its first state."""
-        return cls(
-            get_labels(scheduler.vllm_config),
-            scheduler.num_batched_tokens_buckets,
-            scheduler.num_seqs_buckets,
-            [state.value for state in type(scheduler.state)],
-        )
-
-    def record(self, scheduler: NeuronScheduler, output: SchedulerOutput) -> None:
+    def record(self, scheduler: PaddedScheduler, output: SchedulerOutput) -> None:
         """Count one step."""
         if (reason := scheduler.hold_reason) is not None:
             self._held_back[reason].inc()
@@ -127,7 +117,7 @@ class NeuronMetrics:
         elif num_decodes := len(output.num_scheduled_tokens):
             self._observe_decode(num_decodes)
 
-    def _count_deferred(self, scheduler: NeuronScheduler) -> None:
+    def _count_deferred(self, scheduler: PaddedScheduler) -> None:
         """Count a request once, however many steps it stands at the head of the queue."""
         assert scheduler.held_back is not None
         if (request_id := scheduler.held_back.request_id) != self._last_deferred:

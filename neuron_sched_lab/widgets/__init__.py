@@ -9,14 +9,14 @@ from typing import Any
 _HOMES = {
     "Controls": "controls",
     "Dashboard": "dashboard",
-    "InputsView": "inputs_view",
-    "KVMap": "kv_map",
-    "PaddingView": "padding_view",
+    "InputsView": "views.inputs_view",
+    "KVMap": "views.kv_map",
+    "PaddingView": "views.padding_view",
     "Player": "player",
-    "QueueBoard": "queue_board",
-    "StateMachine": "state_machine",
-    "TextView": "text_view",
-    "Timeline": "timeline",
+    "QueueBoard": "views.queue_board",
+    "StateMachine": "views.state_machine",
+    "TextView": "views.text_view",
+    "Timeline": "views.timeline",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ import anywidget
 import traitlets
 
 from .player import Player
-from .queue_board import group_requests
-from .view import read_static
+from .views.queue_board import group_requests
+from .views.view import read_static
 
 MAX_ABORTABLE = 100
 """Requests that the list of those to abort offers."""

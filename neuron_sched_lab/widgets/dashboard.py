@@ -8,17 +8,17 @@ from typing import Any
 import ipywidgets
 
 from .controls import Controls
-from .inputs_view import InputsView
-from .kv_map import KVMap
-from .padding_view import PaddingView
 from .palette import ACTIVITIES
 from .picture import html_table
 from .player import Player
-from .queue_board import QueueBoard, group_requests
-from .state_machine import StateMachine, get_arrow
-from .text_view import TextView
-from .timeline import Timeline
-from .view import View
+from .views.inputs_view import InputsView
+from .views.kv_map import KVMap
+from .views.padding_view import PaddingView
+from .views.queue_board import QueueBoard, group_requests
+from .views.state_machine import StateMachine, get_arrow
+from .views.text_view import TextView
+from .views.timeline import Timeline
+from .views.view import View
 from .words import count, percent
 
 VIEWS: dict[str, type[View]] = {

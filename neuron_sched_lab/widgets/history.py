@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..lab.trace import DECODE, EMPTY, MIXED, PREFILL
+from ..trace.records import DECODE, EMPTY, MIXED, PREFILL
 from .words import label
 
 if TYPE_CHECKING:
-    from ..lab.trace import RequestInfo, StepRecord, Trace, TraceConfig
+    from ..trace.records import RequestInfo, StepRecord, TraceConfig
+    from ..trace.trace import Trace
 
 IDLE, ACTIVE_PREFILL, ACTIVE_DECODE = "IDLE", "ACTIVE_PREFILL", "ACTIVE_DECODE"
 STATE_OF_PHASE = {PREFILL: "PREFILL", DECODE: "DECODE", MIXED: "MIXED", EMPTY: "EMPTY"}

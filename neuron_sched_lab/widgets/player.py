@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from ..lab.trace import Trace
+from ..trace.trace import Trace
 from .history import History, Moment, state_of
 from .throttle import Throttle
 from .words import count, label
@@ -202,7 +202,7 @@ class Player:
                 speed = MAX_SPEED if state is not None else self.speed
                 due = max(due + (1 / speed if speed else 0), monotonic() - 1)
                 await asyncio.sleep(max(due - monotonic(), 0))
-        except Exception as error:  # noqa: BLE001  (a task's error is seen nowhere else)
+        except Exception as error:  # noqa: BLE001  (the error of a callback is seen nowhere else)
             self.fail(error)
         finally:
             if self._task is asyncio.current_task():

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from neuron_sched_lab.lab.checks.attention import new_state
+from neuron_sched_lab.course.checks.attention import new_state
 
 
 # %% exercise: merge

@@ -7,7 +7,8 @@ import itertools
 import shutil
 from pathlib import Path
 
-from neuron_sched_lab.kernels import emulator, nki_kernels
+from neuron_sched_lab import nki_emulator as emulator
+from neuron_sched_lab.kernels import nki_kernels
 from neuron_sched_lab.kernels.nki_kernels.arguments import (
     decode_arguments,
     prefill_arguments,
@@ -41,16 +42,18 @@ def copy_kernels(folder, monkeypatch, *changes):
     """Copy the kernels to a folder, make each (file, old, new) change, and import them."""
     name = f"planted_{next(_number)}"
     package = folder / name
-    shutil.copytree(SOURCE, package / "nki_kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__init__.py").touch()
-    (package / "emulator").mkdir()
-    (package / "emulator" / "__init__.py").write_text(
-        "from neuron_sched_lab.kernels.emulator import isa, jit, language, simulate\n"
+    kernels = package / "kernels" / "nki_kernels"
+    shutil.copytree(SOURCE, kernels, ignore=shutil.ignore_patterns("__pycache__"))
+    for made in (package, kernels.parent):
+        (made / "__init__.py").touch()
+    (package / "nki_emulator").mkdir()
+    (package / "nki_emulator" / "__init__.py").write_text(
+        "from neuron_sched_lab.nki_emulator import isa, jit, language, simulate\n"
     )
     for file, old, new in (USE_EMULATOR, *changes):
-        path = package / "nki_kernels" / file
+        path = kernels / file
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
         path.write_text(text.replace(old, new), encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    return Copy(importlib.import_module(f"{name}.nki_kernels"))
+    return Copy(importlib.import_module(f"{name}.kernels.nki_kernels"))

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from neuron_sched_lab.kernels import emulator, nki_kernels
+from neuron_sched_lab import nki_emulator as emulator
+from neuron_sched_lab.kernels import nki_kernels
 from neuron_sched_lab.kernels.check import find_nki
 from neuron_sched_lab.kernels.cost import (
     AttentionShape,

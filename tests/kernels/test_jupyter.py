@@ -10,7 +10,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 
 from neuron_sched_lab.cli import main
 from neuron_sched_lab.kernels import jupyter
-from neuron_sched_lab.lab import environment
+from neuron_sched_lab.settings import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

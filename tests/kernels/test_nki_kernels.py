@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from neuron_sched_lab.kernels import emulator, nki_kernels
+from neuron_sched_lab import nki_emulator as emulator
+from neuron_sched_lab.kernels import nki_kernels
 from neuron_sched_lab.kernels.dispatch import get_kernels
-from neuron_sched_lab.kernels.emulator import language as nl
 from neuron_sched_lab.kernels.nki_kernels.arguments import (
     decode_arguments,
     prefill_arguments,
     update_arguments,
 )
+from neuron_sched_lab.nki_emulator import language as nl
 from tests.kernels import cases
 from tests.kernels.planted import copy_kernels
 

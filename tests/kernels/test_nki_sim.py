@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from neuron_sched_lab.lab.environment import prepare_environment
+from neuron_sched_lab.settings.environment import prepare_environment
 
 prepare_environment()
 
@@ -92,7 +92,7 @@ def generate(toy, device):
 
 
 def test_greedy_tokens_are_those_of_the_cpu(toy, monkeypatch):
-    from neuron_sched_lab.kernels import simulation
+    from neuron_sched_lab.kernels import nki_sim
     from neuron_sched_lab.runner import model_runner
 
     # The sizes that a Trn2 supports, from 512 on, would cover the toy's context in one segment.
@@ -106,9 +106,9 @@ def test_greedy_tokens_are_those_of_the_cpu(toy, monkeypatch):
 
         return counted
 
-    counted = {name: count(name, getattr(simulation.SIMULATED, name)) for name in calls}
-    kernels = type(simulation.SIMULATED)(**counted, linear=simulation.SIMULATED.linear)
-    monkeypatch.setattr(simulation, "SIMULATED", kernels)
+    counted = {name: count(name, getattr(nki_sim.SIMULATED, name)) for name in calls}
+    kernels = type(nki_sim.SIMULATED)(**counted, linear=nki_sim.SIMULATED.linear)
+    monkeypatch.setattr(nki_sim, "SIMULATED", kernels)
     simulated = generate(toy, "nki-sim")
     assert all(calls.values())
     on_cpu = generate(toy, "cpu")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from neuron_sched_lab.kernels.emulator import NkiValidationError
+from neuron_sched_lab.nki_emulator import NkiValidationError
 from tests.kernels import cases
 from tests.kernels.planted import copy_kernels
 

@@ -8,7 +8,8 @@ import types
 import pytest
 import torch
 
-from neuron_sched_lab.kernels import emulator, nki_kernels, registration
+from neuron_sched_lab import nki_emulator as emulator
+from neuron_sched_lab.kernels import nki_kernels, registration
 from neuron_sched_lab.kernels.check import CASES, check_kernels
 from neuron_sched_lab.kernels.dispatch import get_kernels
 from tests.kernels import cases
@@ -123,7 +124,7 @@ def test_a_cpu_machine_imports_nothing_of_neuron():
         "get_kernels('cpu'); print([m for m in sys.modules if m.startswith(('nki', "
         "'torch_neuronx')) or m.startswith('neuron_sched_lab.kernels.') "
         "and not m.startswith(('neuron_sched_lab.kernels.dispatch', "
-        "'neuron_sched_lab.kernels.reference'))])"
+        "'neuron_sched_lab.kernels.interface', 'neuron_sched_lab.kernels.reference'))])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from neuron_sched_lab.lab.checks.result import NOT_RIGHT, NOT_SOLVED, SOLVED
-from neuron_sched_lab.lab.exercises import SKELETON, get_status, master_path, read_master
+from neuron_sched_lab.course.checks.result import NOT_RIGHT, NOT_SOLVED, SOLVED
+from neuron_sched_lab.course.exercises import SKELETON, get_status, master_path, read_master
 from scripts.freeze_notebooks import NOTEBOOKS
 from scripts.run_solved_notebooks import CHECK_TAG, find_unchecked
 

@@ -7,8 +7,8 @@ import runpy
 import nbformat
 import pytest
 
-from neuron_sched_lab.lab.checks import ValueRule, check_value
-from neuron_sched_lab.lab.exercises import read_master
+from neuron_sched_lab.course.checks import ValueRule, check_value
+from neuron_sched_lab.course.exercises import read_master
 from neuron_sched_lab.scheduler.buckets import get_bucket_for_count
 from scripts.freeze_notebooks import NOTEBOOKS
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from neuron_sched_lab.lab.environment import prepare_environment
+from neuron_sched_lab.settings.environment import prepare_environment
 
 prepare_environment()
 
-from neuron_sched_lab.lab.tasks import tiny_model_path  # noqa: E402  (after the environment is set)
+from neuron_sched_lab.tiny_model.tasks import (  # noqa: E402
+    tiny_model_path,
+)
 from tests.runner.checkpoints import save_random_llama  # noqa: E402
 
 

@@ -10,7 +10,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from neuron_sched_lab import Lab, NeuronAsyncScheduler, NeuronScheduler
-from neuron_sched_lab.lab.tasks import encode
+from neuron_sched_lab.tiny_model.tasks import encode
 from tests.runner.running import make_prompts
 
 PROMPTS = [prompt[:120] for prompt in make_prompts(14, seed=2)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from neuron_sched_lab import Lab
-from neuron_sched_lab.lab import tasks
 from neuron_sched_lab.runner import inputs, model_runner
+from neuron_sched_lab.tiny_model import tasks
 
 LONG = [*tasks.verified(2, kinds=["recall"], min_tokens=1000, max_tokens=1900)]
 LONG += tasks.verified(2, kinds=["echo"], min_tokens=1000, max_tokens=1900)

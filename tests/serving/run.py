@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from neuron_sched_lab.lab import tasks
+from neuron_sched_lab.tiny_model import tasks
 from tests.serving import scenarios
 from tests.serving.scenarios import LENGTHS, Answers, Report
 from tests.serving.server import ASYNC, BASE, SYNC, Server

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from neuron_sched_lab.lab import tasks
+from neuron_sched_lab.tiny_model import tasks
 from tests.serving.client import (
     End,
     Job,

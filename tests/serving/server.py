@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from neuron_sched_lab.lab.tasks import MAX_MODEL_LEN, tiny_model_path
+from neuron_sched_lab.tiny_model.tasks import MAX_MODEL_LEN, tiny_model_path
 from tests.sockets import HOST, get_free_port, get_listening_addresses, get_processes
 
 MODEL = "tiny"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from neuron_sched_lab.lab import tasks
+from neuron_sched_lab.tiny_model import tasks
 from tests.serving import scenarios
 from tests.serving.client import End, Job, get_samples, open_session, run_job
 from tests.serving.scenarios import Report, get_expected, get_verified_prompts

@@ -6,7 +6,7 @@ under test; that it is drawn right is.
 
 from dataclasses import dataclass, field, replace
 
-from neuron_sched_lab.lab.trace import (
+from neuron_sched_lab.trace.records import (
     DECODE,
     EMPTY,
     PREFILL,
@@ -14,9 +14,9 @@ from neuron_sched_lab.lab.trace import (
     Scheduled,
     StepInputs,
     StepRecord,
-    Trace,
     TraceConfig,
 )
+from neuron_sched_lab.trace.trace import Trace
 
 CONFIG = TraceConfig(
     scheduler="FakeScheduler",

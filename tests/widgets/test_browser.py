@@ -25,7 +25,7 @@ lab = make_lab(with_inputs=True)
 """
 REAL = """
 from neuron_sched_lab import Lab
-from neuron_sched_lab.lab.tasks import verified
+from neuron_sched_lab.tiny_model.tasks import verified
 from neuron_sched_lab.widgets import Dashboard
 
 def make_lab():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from neuron_sched_lab.lab.trace import Trace
+from neuron_sched_lab.trace.trace import Trace
 from neuron_sched_lab.widgets import Controls, Dashboard
 from neuron_sched_lab.widgets.dashboard import VIEWS
 from tests.widgets.fake_lab import HOSTILE, FakeLab, make_lab
@@ -184,7 +184,7 @@ def test_a_lab_that_was_given_empty_is_emptied():
 
 
 def test_every_static_file_is_used_and_needs_no_network():
-    from neuron_sched_lab.widgets.view import STATIC
+    from neuron_sched_lab.widgets.views.view import STATIC
 
     sent = "".join(view._esm.default_value + view._css.default_value for view in VIEWS.values())
     sent += Controls._esm.default_value + Controls._css.default_value

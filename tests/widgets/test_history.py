@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from neuron_sched_lab.lab.trace import RequestInfo, Scheduled, Trace
+from neuron_sched_lab.trace.records import RequestInfo, Scheduled
+from neuron_sched_lab.trace.trace import Trace
 from neuron_sched_lab.widgets.history import History, Moment, Totals, state_of
 from tests.widgets.fake_lab import CONFIG, EMPTY_RECORD, FakeLab, make_lab
 

@@ -9,16 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from neuron_sched_lab.lab.trace import Scheduled, Trace
+from neuron_sched_lab.trace.records import Scheduled
+from neuron_sched_lab.trace.trace import Trace
 from neuron_sched_lab.widgets import InputsView, KVMap, Player, StateMachine, TextView, Timeline
 from neuron_sched_lab.widgets.dashboard import VIEWS
 from neuron_sched_lab.widgets.history import History, Moment
-from neuron_sched_lab.widgets.inputs_view import NO_STEP
-from neuron_sched_lab.widgets.kv_map import FREE, SHARED, get_cells, get_ranges, get_usage
-from neuron_sched_lab.widgets.padding_view import get_window
-from neuron_sched_lab.widgets.queue_board import MAX_CHIPS, WHY, QueueBoard, group_requests
-from neuron_sched_lab.widgets.state_machine import get_arrow
-from neuron_sched_lab.widgets.view import MAX_TABLE_ROWS
+from neuron_sched_lab.widgets.views.inputs_view import NO_STEP
+from neuron_sched_lab.widgets.views.kv_map import FREE, SHARED, get_cells, get_ranges, get_usage
+from neuron_sched_lab.widgets.views.padding_view import get_window
+from neuron_sched_lab.widgets.views.queue_board import MAX_CHIPS, WHY, QueueBoard, group_requests
+from neuron_sched_lab.widgets.views.state_machine import get_arrow
+from neuron_sched_lab.widgets.views.view import MAX_TABLE_ROWS
 from tests.widgets.fake_lab import CONFIG, EMPTY_RECORD, HOSTILE, FakeLab, make_lab
 
 EVERY_VIEW = pytest.mark.parametrize("view_class", VIEWS.values(), ids=VIEWS)

@@ -1,0 +1,1 @@
+"""Is this machine ready, and does the kit run on its Trn2?"""

@@ -1,0 +1,1 @@
+"""Plots, tables and pages that show what came of an experiment."""

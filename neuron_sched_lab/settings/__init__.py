@@ -1,0 +1,1 @@
+"""What is set and checked before anything is loaded."""

@@ -1,0 +1,1 @@
+"""What a run recorded, and the figures computed from it. Plain data: no vLLM is loaded."""

@@ -1,0 +1,1 @@
+"""Who asks for how many tokens, and when: made up, or read from a public trace."""
