@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..simulation.run import SimulationResult
     from ..workloads.workload import Workload
 
-SetupLike: TypeAlias = "type | Mapping[str, Any]"
+SetupLike: TypeAlias = type | Mapping[str, Any]
 
 NEURON_CONFIG = "neuron_config"
 

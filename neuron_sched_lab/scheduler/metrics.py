@@ -13,7 +13,7 @@ vLLM with more than one API server.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
@@ -21,6 +21,7 @@ from .holdback import HoldReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from enum import Enum
 
     from prometheus_client import CollectorRegistry
     from vllm.config import VllmConfig
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
 PREFIX = "vllm_neuron:"
 LABELS = ["model_name", "engine"]
 """As in vLLM's own metrics: the served name and the data-parallel rank."""
+
+
+class SchedulerWithState(Protocol):
+    """What a scheduler must have for metrics to be made of it."""
+
+    vllm_config: VllmConfig
+    num_batched_tokens_buckets: list[int]
+    num_seqs_buckets: list[int]
+
+    @property
+    def state(self) -> Enum:
+        """One member of the states that the scheduler can be in."""
 
 
 class NeuronMetrics:
@@ -101,6 +114,16 @@ class NeuronMetrics:
         self._last_deferred: str | None = None
         for name in self._states:
             self._state[name].set(name == self._states[0])
+
+    @classmethod
+    def from_scheduler(cls, scheduler: SchedulerWithState) -> NeuronMetrics:
+        """Make the metrics of `scheduler`, in its first state."""
+        return cls(
+            get_labels(scheduler.vllm_config),
+            scheduler.num_batched_tokens_buckets,
+            scheduler.num_seqs_buckets,
+            [state.value for state in type(scheduler.state)],
+        )
 
     def record(self, scheduler: PaddedScheduler, output: SchedulerOutput) -> None:
         """Count one step."""

@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from .admission import KVAdmissionScheduler
-from .metrics import NeuronMetrics, get_labels
+from .metrics import NeuronMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,12 +74,7 @@ class NeuronScheduler(KVAdmissionScheduler):
         self.last_transition = Transition(0, IDLE, IDLE, "no request yet")
         self.transitions: deque[Transition] = deque(maxlen=MAX_RECORDED_TRANSITIONS)
         if self.log_stats:
-            self.metrics = NeuronMetrics(
-                get_labels(self.vllm_config),
-                self.num_batched_tokens_buckets,
-                self.num_seqs_buckets,
-                [state.value for state in SchedulerState],
-            )
+            self.metrics = NeuronMetrics.from_scheduler(self)
 
     @property
     def state(self) -> SchedulerState:
