@@ -28,7 +28,7 @@ export HF_HUB_OFFLINE ?= 1
 export PYTHONUNBUFFERED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab demo test test-next conformance lint notebooks docs lock clean
+.PHONY: help setup lab demo test nightly test-next conformance lint notebooks docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -47,6 +47,9 @@ test: $(SETUP)  ## everything that CI runs: lint, tests, docs, notebooks
 	$(PY) -m pytest $(SPREAD) $(ARGS)
 	$(make_docs)
 	$(run_notebooks)
+
+nightly: test conformance  ## what takes too long for each commit: vLLM's own tests, broken schedulers
+	$(PY) -m tests.scheduler.mutants
 
 lint: $(SETUP)  ## ruff and mypy
 	$(PY) -m ruff check .

@@ -1,9 +1,9 @@
-"""How well a simulation predicts a live run, and what is published of a Trn2.
+"""How well simulations predict live runs, and the latencies published for a Trn2.
 
     python -m benchmarks.fidelity [--repeats 3]
 
 First the published latencies: the roofline cost model simulates what they were measured with. The
-last line says whether what its constants were fitted to is within the margin.
+last line says whether the rows that its constants were fitted to are within the margin.
 
 Then this machine's CPU, with the tiny model. One workload is replayed live, and its step times
 become a cost model. With that, others are simulated, of another arrival rate, other lengths and
@@ -42,7 +42,7 @@ TARGET = 0.10
 
 
 class Published(NamedTuple):
-    """Median latencies that AWS publishes for a model served on trn2, and what they were taken of.
+    """Median latencies that AWS publishes for a model served on trn2, and how they were measured.
 
     Attributes:
         source: where.
@@ -130,7 +130,7 @@ def errors(live: Metrics, simulated: Metrics) -> dict[str, float]:
 
 def simulate_published(row: Published) -> Metrics:
     """Return the figures of a simulation of what was published: each user asks twelve times."""
-    from neuron_sched_lab.simulation.run import simulate
+    from neuron_sched_lab.simulation.simulation import simulate
 
     workload = closed_loop(
         row.users, 12 * row.users, think_seconds=0.005, prompt=row.prompt, output=row.output
@@ -173,7 +173,7 @@ def main() -> None:
 
 def predict_this_cpu(repeats: int) -> None:
     """Print the errors of simulations of live runs of the tiny model, and their medians."""
-    from neuron_sched_lab.simulation.run import simulate
+    from neuron_sched_lab.simulation.simulation import simulate
 
     seen: dict[str, list[float]] = defaultdict(list)
     print(f"{'workload':<24}" + "".join(f"{name:>11}" for name in FIGURES))

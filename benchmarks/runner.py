@@ -251,7 +251,7 @@ def main() -> None:
         Transformers(prompts),
     ]
     for engine in engines:
-        engine.run(prompts[:4], 4)  # what happens once is no throughput
+        engine.run(prompts[:4], 4)  # warm up: work done once must not count
     for _ in range(1 if args.quick else args.rounds):
         for engine in engines:
             engine.run_round(args.tokens)

@@ -7,7 +7,7 @@ fast-forwarded where that is exact, then with one `schedule()` for each step. Re
 building the scheduler and computing the metrics are not counted; times are CPU time of the one
 thread, so that a busy machine disturbs them less. Of both, the table says how much was spent inside
 vLLM's own `Scheduler.schedule()` and `Scheduler.update_from_output()`, KV-cache manager included,
-and of the stepped run in which multiple of that the whole took. Where a target is missed, or with
+and for the stepped run, how many times as long the whole took. Where a target is missed, or with
 --profile, another run of a part of the trace tells where the time goes.
 
 To compare: Vidur, with a scheduler of its own, simulates 286 (Sarathi policy) to 570 (vLLM policy)
@@ -31,7 +31,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from neuron_sched_lab.scheduler import NeuronScheduler
 from neuron_sched_lab.simulation.fast_forward import FastForward
 from neuron_sched_lab.simulation.roofline import RooflineCostModel
-from neuron_sched_lab.simulation.run import SimulationResult, simulate
+from neuron_sched_lab.simulation.simulation import SimulationResult, simulate
 from neuron_sched_lab.simulation.virtual_engine import VirtualEngine
 from neuron_sched_lab.trace.run_log import RunLog
 from neuron_sched_lab.workloads.workload import Workload

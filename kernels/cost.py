@@ -7,7 +7,7 @@ Bytes and matmul flops are those that the emulator counts, in closed form; a tes
 equal. Seconds are the longer of bytes / bandwidth and flops / peak: a lower bound, which knows
 nothing of the time between instructions, of small DMAs, or of the other engines. NOT MEASURED.
 
-Rates: those of one physical core, where sources disagree the lower. Peak: 79 TFLOPS dense bfloat16
+Rates: of one physical core, the lower where sources disagree. Peak: 79 TFLOPS dense bfloat16
 and 20 float32 (NKI guide "Trainium2 architecture"; the chip's 667 and 181 divided by 8 would be
 83.4 and 22.6). HBM: the chip's 2.9 TB/s divided by 8; 16 DMA engines of 23 GB/s could move 368.
 """

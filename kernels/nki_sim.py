@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# Else nki.simulate takes a Trn3, which allows more, where it finds no chip.
+# Without a chip, nki.simulate would else assume a Trn3, which allows more.
 os.environ.setdefault("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
 
 from . import nki_kernels as kernels
@@ -21,17 +21,17 @@ from .nki_kernels.nki_or_emulator import nki
 
 
 def segmented_attention(*args: Any) -> torch.Tensor:
-    """Attend with the tokens of one chunk; see `dispatch.Kernels`."""
+    """Attend with the tokens of one chunk; see `interface.Kernels`."""
     return nki.simulate(kernels.segmented_attention_kernel)(*prefill_arguments(*args))
 
 
 def paged_decode_attention(*args: Any) -> torch.Tensor:
-    """Attend with one token per row; see `dispatch.Kernels`."""
+    """Attend with one token per row; see `interface.Kernels`."""
     return nki.simulate(kernels.paged_decode_attention_kernel)(*decode_arguments(*args))
 
 
 def kv_cache_update(*args: Any) -> None:
-    """Write k and v into their slots, in place; see `dispatch.Kernels`."""
+    """Write k and v into their slots, in place; see `interface.Kernels`."""
     nki.simulate(kernels.kv_cache_update_kernel)(*update_arguments(*args))
 
 

@@ -22,7 +22,7 @@ _HOMES = {
     "Dashboard": "widgets",
     "Workload": "workloads.workload",
     "WorkloadRequest": "workloads.request",
-    "simulate": "simulation.run",
+    "simulate": "simulation.simulation",
     "CostModel": "simulation.cost_model",
     "FunctionCostModel": "simulation.cost_model",
     "MeasuredCostModel": "simulation.cost_model",

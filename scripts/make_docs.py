@@ -63,10 +63,9 @@ def _show_to_pdoc(module: ModuleType) -> None:
     These are the names that only type checkers import, those that a package imports when they are
     first asked for, and the modules that a package's `__all__` leaves out.
     """
-    from pdoc.doc_ast import type_checking_sections
+    from pdoc.doc_types import _eval_type_checking_sections
 
-    section = compile(type_checking_sections(module), module.__name__, "exec")
-    exec(section, vars(module))  # noqa: S102 - our own source
+    _eval_type_checking_sections(module, set())
     for thing in list(vars(module).values()):
         # A named tuple's constructor does not know in which module its annotations have a meaning.
         if isinstance(thing, type) and hasattr(thing, "_fields") and hasattr(thing, "_asdict"):

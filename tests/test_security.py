@@ -163,14 +163,14 @@ def test_files_nested_too_deep_or_of_another_kind_are_refused_by_name(read, text
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("module", ["trace_file", "rows"])
+@pytest.mark.parametrize("module", ["trace_file", "file_rows"])
 def test_lines_that_are_too_long_are_refused_before_they_are_parsed(module, tmp_path, monkeypatch):
     from neuron_sched_lab.trace import trace_file
-    from neuron_sched_lab.workloads import rows
+    from neuron_sched_lab.workloads import file_rows
 
     home, read = {
         "trace_file": (trace_file, Trace.load),
-        "rows": (rows, Workload.read),
+        "file_rows": (file_rows, Workload.read),
     }[module]
     assert home.MAX_LINE_LENGTH <= 64_000_000
     monkeypatch.setattr(home, "MAX_LINE_LENGTH", 100)

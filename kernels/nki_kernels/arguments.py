@@ -1,4 +1,4 @@
-"""From the arguments of `dispatch.Kernels` to those of the NKI kernels: checks and small tensors.
+"""From the arguments of `interface.Kernels` to those of the NKI kernels: checks and small tensors.
 
 Pure torch, so that it can stand in a compiled graph. The checks look at shapes and formats alone.
 """

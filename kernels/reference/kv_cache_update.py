@@ -15,7 +15,7 @@ def kv_cache_update(
     v_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """Write k and v into their slots, in place; see `dispatch.Kernels` for the arguments."""
+    """Write k and v into their slots, in place; see `interface.Kernels` for the arguments."""
     real, rows = _locate(slot_mapping, k_cache.shape[1], k_cache.shape[2])
     head_dim = k_cache.shape[-1]
     for new, cache in ((k, k_cache), (v, v_cache)):

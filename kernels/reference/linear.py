@@ -11,7 +11,7 @@ from torch.nn import functional
 from .vllm_kernels import has_vllm_kernel
 
 MIN_ROWS_FOR_ONEDNN = 16
-"""Below, setting up oneDNN's kernel costs more than it saves (measured at 8 rows)."""
+"""For fewer rows, setting up oneDNN's kernel costs more than it saves (measured at 8 rows)."""
 
 NUM_REMEMBERED_SHAPES = 64
 """Numbers of rows for which a packed weight keeps oneDNN's kernel; a usual ladder has fewer."""
@@ -68,8 +68,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor | PackedWeight) -> torch.Tensor
     For float32, torch calls MKL, which leaves AVX-512 unused on CPUs that are not Intel's: there
     oneDNN, which inductor's graphs call too, was measured 2 times as fast at 256 rows.
 
-    A plain `weight` or its transpose must be contiguous: other layouts oneDNN takes a hundred
-    times as long for.
+    A plain `weight` or its transpose must be contiguous: for other layouts oneDNN takes a
+    hundred times as long.
     """
     if isinstance(weight, PackedWeight):
         return weight.multiply(x)

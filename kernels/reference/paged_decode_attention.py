@@ -12,8 +12,8 @@ from .memo import remember_last
 from .paged_kv import block_rows, gather_rows, lay_out
 
 MIN_GAIN_BYTES = 2**19
-"""A group of its own must save so many bytes of keys and values: it takes about as long as copying
-them (measured, 45 microseconds)."""
+"""A separate group must save at least so many bytes of keys and values: it takes about as long as
+copying them (measured, 45 microseconds)."""
 
 
 def paged_decode_attention(
@@ -26,7 +26,7 @@ def paged_decode_attention(
     context_lens: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Attend with one token per row; see `dispatch.Kernels` for the arguments.
+    """Attend with one token per row; see `interface.Kernels` for the arguments.
 
     Batch rows are laid out side by side, as long as the longest of them; rows of very different
     lengths are attended to in groups, see `group_rows`. A CPU may choose that at run time; a

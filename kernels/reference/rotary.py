@@ -8,7 +8,7 @@ from .vllm_kernels import has_vllm_kernel
 
 
 def rotary(x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """Rotate x [tokens, heads * head_dim]; see `dispatch.Kernels` for the arguments.
+    """Rotate x [tokens, heads * head_dim]; see `interface.Kernels` for the arguments.
 
     vLLM's builds for the CPU do it in place, in a fifth of the time (measured at 128 tokens). In
     bfloat16 that kernel reads beyond heads whose size is no multiple of 16 (vLLM 0.29), so it

@@ -52,7 +52,7 @@ def segmented_attention(
     kv_segment_size: int,
     scale: float,
 ) -> torch.Tensor:
-    """Attend with the tokens of one chunk; see `dispatch.Kernels` for the arguments.
+    """Attend with the tokens of one chunk; see `interface.Kernels` for the arguments.
 
     Padding rows, and slots behind the context, are left out by slicing, which a CPU may do at
     run time; a compiled graph masks them.

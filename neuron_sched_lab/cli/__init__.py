@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return the exit status: 0, 1 for a failed check, 2 for bad input."""
     args = _parser().parse_args(argv)
     try:
-        # Before any verb imports vLLM, which else logs to where our own lines go.
+        # Before any verb imports vLLM, whose log would else mix with our own output.
         prepare_environment()
         return args.run(args)
     except BrokenPipeError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..settings.arguments import check_ints, check_positive, check_setting
+from ..settings.arguments import check_ints, check_positive, check_setting, refusal
 from .options import (
     check_readable,
     check_writable,
@@ -17,7 +17,7 @@ from .schedulers import SCHEDULERS, load_scheduler
 from .settings import read_grid, read_settings, read_setup
 
 if TYPE_CHECKING:
-    from ..reports.report import Experiment
+    from ..reports.experiment_page import Experiment
     from ..trace.metrics import SLO
     from ..workloads.workload import Workload
 
@@ -236,11 +236,11 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> Workload:
-    from ..workloads.trace_formats import FORMATS
+    from ..workloads.file_formats import FORMATS
     from ..workloads.workload import Workload
 
     if args.report is not None:
-        from ..reports.report import check_path
+        from ..reports.experiment_page import check_path
 
         check_path(args.report)
         check_writable("--report", args.report)
@@ -288,7 +288,7 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
                 f"raise it"
             )
         if args.kv_tokens > (most := (MAX_KV_BLOCKS - 1) * args.block_size):
-            raise ValueError(f"--kv-tokens: {args.kv_tokens} is more than {most}; lower it")
+            raise refusal("--kv-tokens", args.kv_tokens, f"at most {most}", "lower it")
         # One block more: vLLM keeps the null block.
         settings["num_kv_blocks"] = args.kv_tokens // args.block_size + 1
     return settings | sizes

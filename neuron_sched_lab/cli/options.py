@@ -1,4 +1,4 @@
-"""Checks of option values that argparse does not make; each error names its option."""
+"""Checks of option values beyond what argparse does; each error names its option."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def check_readable(option: str, path: str) -> None:
-    """Refuse what is no file that can be read.
+    """Refuse a path that is not a readable file.
 
     Raises:
         ValueError: names the option, the path and why.

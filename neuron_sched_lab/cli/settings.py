@@ -106,14 +106,14 @@ def _check_as_vllm_does(name: str, value: Any) -> None:
     try:
         SchedulerConfig(**{"max_model_len": 8192, "is_encoder_decoder": False, name: value})
     except ValidationError as error:
-        # One that names no field is a rule on several.
+        # An error that names no field comes from a rule on several fields.
         for found in error.errors():
             if found["loc"][:1] == (name,):
                 raise ValueError(f"{name}: {value!r}: {found['msg']}; change it") from error
 
 
 def setting_key(name: str) -> str:
-    """Return what a setting is called in an experiment; see `lab.setups`.
+    """Return what a setting is called in an experiment; see `experiments.setups`.
 
     Raises:
         ValueError: there is none of that name.
@@ -123,7 +123,7 @@ def setting_key(name: str) -> str:
     prepare_environment()
     from ..scheduler import NeuronConfig
     from ..settings.arguments import argument_names
-    from ..simulation.run import simulate
+    from ..simulation.simulation import simulate
 
     neuron_config = [f.name for f in fields(NeuronConfig)]
     plain = name.removeprefix("neuron_config.")

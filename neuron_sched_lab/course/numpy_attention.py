@@ -2,7 +2,7 @@
 
     kernels = replace(REFERENCE, segmented_attention=as_kernel(attend, segment=64))
 
-`attend` sees one head, plain arrays and no block table: what lesson 7 is about is done here.
+`attend` sees one head, plain arrays and no block table: this module does what lesson 07 taught.
 """
 
 from __future__ import annotations

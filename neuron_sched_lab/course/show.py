@@ -1,4 +1,4 @@
-"""What a notebook shows of the world around it: source code, and the device it runs on."""
+"""Shows source code in a notebook, and the device that the lessons run on."""
 
 from __future__ import annotations
 

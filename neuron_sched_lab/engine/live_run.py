@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..settings.arguments import refusal
 from ..tiny_model.tasks import verified
 from ..trace.board import LINE_HEADER, board_line, printable
 from .watchdog import find_stall
@@ -165,9 +166,8 @@ def run_demo(
 
     tokens = lab_settings.get("max_num_batched_tokens", 1)
     if tokens > MAX_LIVE_BATCHED_TOKENS:
-        raise ValueError(
-            f"max_num_batched_tokens: {tokens} is more than {MAX_LIVE_BATCHED_TOKENS}; lower it"
-        )
+        rule = f"at most {MAX_LIVE_BATCHED_TOKENS}"
+        raise refusal("max_num_batched_tokens", tokens, rule, "lower it")
     with _open_lab(scheduler, lab_settings) as lab:
         _add_all(lab, requests)
         print(LINE_HEADER)

@@ -1,4 +1,4 @@
-"""The directory of a model, looked at before vLLM does, which says what is wrong in many lines."""
+"""Checks a model's directory before vLLM does, whose errors are many lines long."""
 
 from __future__ import annotations
 

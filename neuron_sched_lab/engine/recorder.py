@@ -1,4 +1,4 @@
-"""Recorder: stands at a scheduler's door and writes one StepRecord a step.
+"""Recorder: watches a scheduler and writes one StepRecord a step.
 
 It wraps `schedule()`, `update_from_output()` and `finish_requests()` of one scheduler object, so
 it works for any vLLM scheduler class, in any engine or without one.
@@ -159,7 +159,7 @@ class Recorder:
         return requests
 
     def _take_inputs(self) -> None:
-        """Add its tensors to the newest step: it was executed before anything else happens."""
+        """Add its tensors to the newest pending step, which has been executed by now."""
         if self._pending and self._pending[-1].record.inputs is None:
             newest = self._pending.pop()
             if newest.record.scheduled:
@@ -246,7 +246,7 @@ class Recorder:
         return tuple(self._kv_blocks.items())
 
     def _complete(self, pending: _Pending, outputs: Any, model_done: float) -> StepRecord:
-        """Add to the record what only the step's tokens tell."""
+        """Add to the record what is known only once the step's tokens are back."""
         new_tokens: dict[str, tuple[int, ...]] = {}
         finished: list[tuple[str, str]] = []
         for engine_core_outputs in outputs.values():

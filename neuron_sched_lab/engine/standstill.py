@@ -1,4 +1,4 @@
-"""Empty steps: when so many in a row mean that an engine stands still, and what to say then."""
+"""When empty steps in a row mean that an engine stands still, and the error text for it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ AWAITING_OTHERS = (
     RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
     RequestStatus.WAITING_FOR_REMOTE_KVS,
 )
-"""Waiting for a grammar that is compiled, or for KV blocks from elsewhere: other threads end it."""
+"""Waiting for a grammar to be compiled, or for KV blocks from elsewhere: other threads end it."""
 
 SHOWN_IDS = 8
 
 
 def awaits_others(scheduler: Scheduler) -> bool:
-    """Tell whether a request waits for what no scheduler can hurry: empty steps are right then."""
+    """Tell whether a request waits for another thread's work; empty steps are normal then."""
     return any(request.status in AWAITING_OTHERS for request in scheduler.requests.values())
 
 

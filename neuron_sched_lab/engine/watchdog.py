@@ -1,4 +1,4 @@
-"""Watchdog: runs a Lab until it is done or stalled, and says what the stall is made of.
+"""Watchdog: runs a Lab until it is done or stalled, and describes the stall.
 
 A deadlocked scheduler raises no error: it goes on scheduling empty steps. An empty step that leaves
 queues and KV blocks as they were can only repeat, as the scheduler is given the same again.
@@ -68,7 +68,7 @@ def run_until_stalled(lab: Lab, patience: int = PATIENCE) -> Stall | None:
         patience: empty steps in a row that make a stall.
 
     Raises:
-        RuntimeError: neither came about.
+        RuntimeError: neither happened within MAX_STEPS steps.
     """
     for _ in range(MAX_STEPS):
         if lab.step() is None:

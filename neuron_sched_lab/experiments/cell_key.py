@@ -44,7 +44,7 @@ def cell_key(run: Callable[..., Any], settings: Mapping[str, Any], workload: str
         workload: the digest of its workload.
 
     Raises:
-        ValueError: a setting cannot be told from others of its kind; it is named.
+        ValueError: a setting is of a kind that cannot be described; it is named.
     """
     described = {
         "versions": {"neuron_sched_lab": __version__, "vllm": _vllm_version()},
@@ -104,7 +104,7 @@ def _source(value: Any, name: str) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return a hash of what a function does: of two lambdas on one line the source is the same."""
+    """Return a hash of compiled code: two lambdas on one line have the same source."""
     consts = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return sha256(repr((code.co_code, code.co_names, consts)).encode()).hexdigest()
 

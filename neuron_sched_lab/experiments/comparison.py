@@ -16,7 +16,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ..reports.chart import BAR, Chart, Series
-from ..reports.report import Experiment
+from ..reports.experiment_page import Experiment
 from .decisions import describe_decision, describe_difference, describe_reason
 from .setups import SetupLike, make_setups
 from .trial import Trial
@@ -24,14 +24,14 @@ from .trial import Trial
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..simulation.run import SimulationResult
+    from ..simulation.simulation import SimulationResult
     from ..trace.metrics import SLO, Metrics
     from ..trace.records import StepRecord
     from ..workloads.workload import Workload
     from .trial import Crash
 
 MAX_STEPS = 20_000
-"""Steps compared; each is kept with all that it decided."""
+"""Most steps compared: the record of each is kept in memory."""
 
 FIRST_STEPS = 512
 """Two policies differ early as a rule, so few steps are looked at first, then more."""

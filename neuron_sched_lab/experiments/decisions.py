@@ -62,7 +62,7 @@ def describe_difference(
         step: its number.
         run_names: of the two runs.
         records: the step in each, None where a run has ended.
-        traces: which the records are from; who had arrived is in them.
+        traces: the two runs; they tell which requests had arrived.
         padding: whether another padded size counts.
     """
     a, b = records

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..reports.chart import BAR, Chart, Series
-from ..reports.report import Experiment
+from ..reports.experiment_page import Experiment
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..reports.chart import Chart, Series
-from ..reports.report import Experiment
-from .cells import get_setting, run_cells
+from ..reports.experiment_page import Experiment
+from .cell_runs import get_setting, run_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame

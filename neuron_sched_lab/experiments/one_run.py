@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..reports.chart import CURVE, Chart, Series
-from ..reports.report import Experiment
+from ..reports.experiment_page import Experiment
 from .setups import SetupLike, make_setups
 from .trial import Trial
 

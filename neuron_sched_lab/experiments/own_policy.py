@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..reports.chart import CURVE, Chart, Series
+from ..reports.experiment_page import Experiment
 from ..reports.metrics_plot import LATENCIES
-from ..reports.report import Experiment
 from .setups import SetupLike, make_setups
 from .trial import Trial
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..reports.chart import Chart, Series
-from ..reports.report import Experiment
-from .cells import get_setting, run_cells
+from ..reports.experiment_page import Experiment
+from .cell_runs import get_setting, run_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ..workloads.workload import Workload
 
 CONSECUTIVE_PREFILLS = (1, 2, 4, 8)
-"""Limits to try by default, besides none."""
+"""Limits of max_consecutive_prefills to try by default, besides none."""
 
 STALL_BUCKETS = (1, 2, 4)
-"""Limits of the other kind, in largest prefill buckets."""
+"""Limits of max_decode_stall_tokens, in multiples of the largest prefill bucket."""
 
 NO_LIMIT = "no limit"
 

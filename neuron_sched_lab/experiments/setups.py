@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from ..simulation.run import SimulationResult
+    from ..simulation.simulation import SimulationResult
     from ..workloads.workload import Workload
 
 SetupLike: TypeAlias = type | Mapping[str, Any]
@@ -31,12 +31,12 @@ class Setup:
     settings: Mapping[str, Any]
 
     def run(self, workload: Workload, **overrides: Any) -> SimulationResult:
-        """Simulate `workload`; `overrides` are arguments of `simulate` that go first.
+        """Simulate `workload`; `overrides` are arguments of `simulate` that win.
 
         Raises:
             ValueError: a setting is wrong; it is named.
         """
-        from ..simulation.run import simulate
+        from ..simulation.simulation import simulate
 
         return simulate(workload, **merge_settings(self.settings, overrides))
 
@@ -70,7 +70,7 @@ def make_setups(
 
 
 def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of all layers, later ones first; `neuron_config` is merged by key.
+    """Return the settings of all layers, later ones win; `neuron_config` is merged by key.
 
     Raises:
         ValueError: `neuron_config` is no mapping, or a dotted name begins with something else.

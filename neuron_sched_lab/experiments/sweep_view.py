@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from ..reports.chart import BAR, LINE, Chart, Series
-from ..reports.report import Experiment
+from ..reports.experiment_page import Experiment
 from ..reports.tables import format_cell
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FIGURES = (
     "ttft_p50", "ttft_p99", "itl_p50", "itl_p99", "e2e_p50", "output_tokens_per_second", "goodput",
     "running_mean", "padding_share", "num_shapes", "num_preemptions", "num_finished",
 )  # fmt: skip
-"""Figures of the table, those of them that the cells have."""
+"""Figures shown in the table, as far as the cells have them."""
 
 
 def show_sweep(
@@ -68,7 +68,7 @@ def show_sweep(
 
 
 def _notes(table: DataFrame, settings: Sequence[str]) -> tuple[str, ...]:
-    """Return which cells are of no use, where the figures tell."""
+    """Return a warning about cells that stalled or had all requests refused."""
     notes = []
     if "stalled" in table and (stalled := int(table["stalled"].sum())):
         notes.append(

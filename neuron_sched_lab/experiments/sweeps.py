@@ -47,7 +47,7 @@ def simulate_cell(workload: Workload, **settings: Any) -> dict[str, Any]:
         workload: who arrives when.
         settings: arguments of `simulate`, and `slo`.
     """
-    from ..simulation.run import simulate
+    from ..simulation.simulation import simulate
 
     slo = settings.pop("slo", None)
     result = simulate(workload, **{"keep_records": False, **merge_settings(settings)})
@@ -214,7 +214,7 @@ def _run_cells(
 def _try(
     run: Callable[..., Mapping[str, Any]], key: str, workload: Workload, settings: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Run a cell where a worker is; an exception becomes a line like any other."""
+    """Run a cell, on any worker of joblib's; an exception becomes a line like any other."""
     try:
         figures = json.loads(json.dumps(dict(run(workload, **settings)), default=_to_plain))
     except Exception as error:  # noqa: BLE001  (the error of a callback is seen nowhere else)

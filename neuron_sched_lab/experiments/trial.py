@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .setups import Setup, name_of
 
 if TYPE_CHECKING:
-    from ..simulation.run import SimulationResult
+    from ..simulation.simulation import SimulationResult
     from ..workloads.workload import Workload
 
 
@@ -85,7 +85,7 @@ class Trial:
             notes.append(f"{name} stalled: it stopped scheduling although requests were left.")
         if result.refused:
             reason = next(iter(result.refused.values()))
-            # What an engine calls it stands in the scheduler's text.
+            # The scheduler's text names the engine's setting; here it has other names.
             here = " (here: num_kv_blocks, --kv-tokens)" if ENGINES_NAME in reason else ""
             notes.append(
                 f"{name}: requests refused: {len(result.refused)}; the first: {reason}{here}"

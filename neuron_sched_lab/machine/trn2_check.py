@@ -1,4 +1,4 @@
-"""trn2-check: what the authors could not run, run by somebody who has a Trn2, and a report of it.
+"""trn2-check: runs on your Trn2 what its authors, who had none, could not; writes a report.
 
 Three steps, each skipped with its reason where it cannot run: the kernels under nki.simulate, the
 kernels on the device, the quickstart's prompts on the device. Nothing is sent anywhere; the report

@@ -1,6 +1,6 @@
 """A NumPy emulator of NKI for machines without it: only what the kernels here use, and strict.
 
-    from neuron_sched_lab.kernels import emulator
+    from neuron_sched_lab import nki_emulator as emulator
 
     with emulator.counting() as counts:
         emulator.simulate(kernel)(x)       # as nki.simulate

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .dtypes import cast
 from .language import Operator
 from .limits import require
-from .machine import current_machine
+from .neuron_core import current_machine
 from .storage import Buffer
 from .tensor import NkiTensor
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .counts import Dma
 from .dtypes import cast
 from .limits import NkiValidationError, require
-from .machine import current_machine
+from .neuron_core import current_machine
 from .storage import Buffer
 from .tensor import IndirectRows, NkiTensor
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from .dma import dma_copy, oob_mode
 from .limits import NkiValidationError
-from .other_engines import activation, iota, reduce_cmd, register_alloc, register_load
+from .scalar_and_gpsimd import activation, iota, reduce_cmd, register_alloc, register_load
 from .tensor import VirtualRegister
 from .tensor_engine import nc_matmul, nc_transpose
 from .vector_engine import (

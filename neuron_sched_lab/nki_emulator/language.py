@@ -18,7 +18,7 @@ from .limits import (
     SBUF_BYTES,
     require,
 )
-from .machine import current_machine
+from .neuron_core import current_machine
 from .storage import Buffer
 from .tensor import NkiTensor, VirtualRegister, allocate
 

@@ -10,7 +10,7 @@ import numpy as np
 from .counts import current_counts
 from .dtypes import DTYPES, cast
 from .limits import NkiValidationError, require
-from .machine import Machine, running_on
+from .neuron_core import Machine, running_on
 from .storage import Buffer, Storage
 from .tensor import NkiTensor
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .dtypes import DType, fresh, int32, uint32
 from .limits import NUM_PARTITIONS, PSUM_BANK_BYTES, NkiValidationError, require, require_at_most
-from .machine import Machine
+from .neuron_core import Machine
 from .storage import Buffer, Storage
 
 Index = int | slice | EllipsisType

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .checks import check_matmul_destination, check_operands
 from .compute import flat, write
 from .dtypes import bfloat16, float32
 from .limits import (
@@ -15,7 +14,8 @@ from .limits import (
     require,
     require_at_most,
 )
-from .machine import current_machine
+from .neuron_core import current_machine
+from .operand_checks import check_matmul_destination, check_operands
 from .storage import Buffer
 from .tensor import NkiTensor
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import check_operands, check_same_elements, check_scalar_operand
 from .compute import apply_operator, as_float, check_not_both_in_psum, check_operator, write
 from .dtypes import int32, uint8, uint32
 from .language import Operator
 from .limits import require
+from .operand_checks import check_operands, check_same_elements, check_scalar_operand
 from .storage import Buffer
 from .tensor import NkiTensor
 

@@ -1,8 +1,8 @@
 """Chart: what a plot shows, as data; drawn by plotly in a notebook, by matplotlib into a file.
 
-Colours are Okabe and Ito's, which people who are colour-blind can tell apart. None means anything
-alone: lines differ in dashes and markers as well, bars bear their numbers. Charts bring their own
-white paper, so they read the same on light and dark pages.
+Colours are Okabe and Ito's, which people who are colour-blind can tell apart. Nothing is told
+by colour alone: lines differ in dashes and markers as well, bars bear their numbers. Charts bring
+their own white paper, so they read the same on light and dark pages.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ STYLE: Any = {
     # A name may hold dollar signs.
     "text.parse_math": False,
     "font.size": 9,
-    # One name, for each text in an SVG repeats them all.
+    # One name only: every text in an SVG repeats the whole list.
     "font.sans-serif": ["DejaVu Sans"],
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -26,8 +26,8 @@ class RunnerConfig:
     Attributes:
         device: where the model runs: "cpu"; "neuron", a Trn2; "nki-sim", the NKI kernels on the
             CPU; "auto", neuron where one is present, else cpu.
-        compile: on the CPU, whether graphs are compiled with inductor: seconds for each bucket.
-            On neuron they always are.
+        compile: on the CPU, whether graphs are compiled with inductor, which takes seconds for
+            each bucket. On neuron they always are.
         async_scheduling: whether the engine schedules the next step before the last one's tokens
             are back. Needs a scheduler class for it, such as NeuronAsyncScheduler.
     """

@@ -145,7 +145,7 @@ class GraphRecord(NamedTuple):
     Attributes:
         key: phase and bucket.
         shapes: of the inputs, by name.
-        seconds: the first call took: compilation, where the device compiles, and one run.
+        seconds: duration of the first call: compilation, where the device compiles, and one run.
     """
 
     key: GraphKey

@@ -1,8 +1,8 @@
-"""What the worker does not do, refused at start or, where it depends on the request, there.
+"""Refuses what the worker does not support: settings at start, requests before they are queued.
 
-A worker cannot refuse a request once a step runs: what it raises ends the engine. vLLM asks the
-logits processors of an engine about every request before it is queued, so a processor that does
-nothing else carries the refusals.
+A worker cannot refuse a request once a step runs: what it raises ends the engine. But vLLM asks the
+logits processors of an engine about every request before it is queued, so `RequestLimits` is a
+logits processor that only refuses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Llama that reads like its diagram and loads a Hugging Face checkpoint directory.
+"""A Llama in plain torch that loads a Hugging Face checkpoint directory.
 
 Everything that a Neuron graph needs is an argument: padded inputs, the caches, and where tokens
 go in them. There is no state and no shape that depends on a value.
@@ -71,9 +71,9 @@ class _Layer(nn.Module):
         attend: Callable[..., torch.Tensor],
         row: torch.Tensor,
     ) -> torch.Tensor:
-        """Run the layer for one row of x, [1]; the others only leave keys and values.
+        """Run the layer for one `row` [1] of x; of the others only keys and values are computed.
 
-        `attend` finds those of earlier tokens in the cache.
+        They go to the cache, where `attend` finds those of earlier tokens.
         """
         q_proj, kv_proj = self.qkv_proj.tensor_split(
             (self.config.num_attention_heads * self.config.head_dim,)
@@ -90,7 +90,7 @@ class _Layer(nn.Module):
         return x
 
     def pack(self, *names: str) -> None:
-        """Replace weights by what the kernels make of them."""
+        """Replace weights by the packed form that the kernels read."""
         for name in names:
             weight = getattr(self, name)
             delattr(self, name)  # or torch insists that a parameter stays one

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 DEFAULT_KV_SEGMENT_SIZE = 2048
-"""Tokens of prior context that prefill attention reads at a time, where neuron_config is silent."""
+"""Tokens of prior context that prefill attention reads at a time, where neuron_config sets none."""
 
 
 class _Executed(NamedTuple):
@@ -182,7 +182,7 @@ class NeuronModelRunner:
         return seconds
 
     def _example(self, key: GraphKey) -> tuple[GraphKey, Any, NamedTuple, list[KVCache]]:
-        """One token of padding slot and no context, in the shapes of a bucket."""
+        """Return what warms up a bucket's graph: one token, no context, nothing written."""
         token: Int32Array = np.zeros(1, dtype=np.int32)
         table: Int32Array = np.zeros((1, self.max_blocks), dtype=np.int32)
         inputs: PrefillInputs | DecodeInputs
@@ -306,7 +306,7 @@ class NeuronModelRunner:
         return get_bucket_for_count(num_seqs, self.num_seqs_buckets)
 
     def _feed_from_device(self, requests: list[RequestState], bucket: int) -> torch.Tensor | None:
-        """Return the last tokens where they are, or None once they are on the host.
+        """Return the last tokens on the device, or None after they were written to the host.
 
         While the batch is unchanged, the last step's tokens are this step's input, row for row.
         """
@@ -348,7 +348,7 @@ class NeuronModelRunner:
 
     def _update_cached(self, cached: CachedRequestData) -> None:
         if cached.resumed_req_ids:
-            self._settle()  # what the scheduler now says about their tokens comes later
+            self._settle()  # first, for the scheduler's lists of their tokens are newer
         for req_id, new_block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if new_block_ids is None:
                 continue

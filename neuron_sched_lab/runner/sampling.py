@@ -70,12 +70,12 @@ class BatchSampler:
         else:
             for processor in self._processors.all:
                 processor.update_state(None)
-        # vLLM compiles parts of its sampler; at one row a request that takes seconds to save none.
+        # vLLM compiles parts of its sampler; for so few rows that takes seconds and saves none.
         with torch.compiler.set_stance("force_eager"):
             return self._sampler(logits, self._metadata)
 
     def forget_batch(self) -> None:
-        """Note that a batch went past the sampler, so that it starts from scratch next time."""
+        """Note that a batch bypassed the sampler, so that it starts from scratch next time."""
         self._requests = []
         self._metadata = None
 
@@ -166,7 +166,7 @@ def apply_grammar(
     grammar_output: GrammarOutput,
 ) -> None:
     """Set the logits of tokens that a structured output does not allow to -inf, in place."""
-    # vLLM's function reads nothing of its InputBatch but the order of the rows.
+    # Of its InputBatch, vLLM's function reads only the order of the rows.
     batch = SimpleNamespace(req_ids=req_ids)
     apply_grammar_bitmask(scheduler_output, grammar_output, batch, logits)
 

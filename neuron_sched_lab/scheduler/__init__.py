@@ -1,4 +1,4 @@
-"""The lessons: one module, one scheduler class, one notebook each."""
+"""The scheduler classes of the lessons, each in a module of its own, and the rules they wire up."""
 
 from .admission import KVAdmissionScheduler
 from .config import NeuronConfig

@@ -3,7 +3,7 @@
 A decode needs a new KV block every `block_size` tokens. If more requests run than can all grow
 to `max_model_len`, the cache can run dry in the middle of their generation, and Neuron does not
 preempt. Worse, with the decodes hidden behind a prefill that does not fit, the seed's design
-stops for ever. So the question is asked at the door.
+stops for ever. So the question is asked before a request starts.
 
 The seed's answer counts on the worst case. `neuron_config["kv_admission"]` offers two others that
 keep the same promise and let more requests in; `kv_policies.py` explains them.

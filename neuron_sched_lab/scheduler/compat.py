@@ -1,4 +1,4 @@
-"""The one file that knows one vLLM version from another.
+"""What differs between vLLM versions; no other file depends on the version.
 
 vLLM 0.29 keeps requests that cannot start yet (grammar not compiled, remote KV not here) in
 `skipped_waiting` and looks there first. vLLM 0.32 leaves them in `waiting`, in arrival order,
@@ -84,5 +84,5 @@ def next_candidate(
 
 
 def _compares_heads(scheduler: Scheduler) -> bool:
-    """Tell whether the more important of two heads comes first; else the second queue does."""
+    """Tell whether vLLM compares the heads of its two queues; if not, the second goes first."""
     return HAS_SKIPPED_WAITING and scheduler.policy == SchedulingPolicy.PRIORITY

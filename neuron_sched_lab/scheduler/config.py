@@ -40,8 +40,8 @@ class NeuronConfig:
         max_consecutive_prefills: at most so many prefill steps in a row while decodes wait, or
             None for no limit, which is the seed's prefill priority (hole B9).
         max_decode_stall_tokens: at most so many prefill tokens, padding included, between two
-            decode steps while decodes wait, or None for no limit. The finer form of the same: many
-            short prompts may go in one turn, few long ones.
+            decode steps while decodes wait, or None for no limit. Finer than
+            max_consecutive_prefills: a turn takes many short prompts or a few long ones.
         kv_admission: what must hold for a request to share the KV cache: "worst_case" (the
             seed's), "reservation" or "banker"; see `kv_policies.py`.
     """
@@ -175,7 +175,7 @@ def _check_max_consecutive_prefills(value: object) -> int | None:
 def _check_max_decode_stall_tokens(
     value: object, num_batched_tokens_buckets: tuple[int, ...]
 ) -> int | None:
-    """Accept a limit that leaves room for every chunk; one that does not could not be kept."""
+    """Accept a limit of at least the last bucket: one full chunk would break a smaller one."""
     if value is None:
         return None
     longest = num_batched_tokens_buckets[-1]

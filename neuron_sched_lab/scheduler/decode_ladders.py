@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Grid: TypeAlias = NDArray[np.float64]
 GridCost: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], ArrayLike]
-"""Time of one decode step: cost(batch [n, 1], context [1, m]) -> [n, m], falling in neither."""
+"""Time of one decode step: cost(batch [n, 1], context [1, m]) -> [n, m]; it never falls."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DecodeLadders:
 
     @property
     def gap(self) -> float:
-        """The best pair is at most this share of its cost cheaper than this one."""
+        """This pair costs at most this share more than the best one: 0.05 is 5 % more."""
         return self.cost / self.bound - 1 if self.bound else 0.0
 
 
@@ -195,7 +195,7 @@ def _cheapest_cuts(run: Grid, count: int) -> list[tuple[list[int], float]]:
 
     Args:
         run: cost of rows i to j as one run, shape [n, n]; infinite below the diagonal.
-        count: most runs; more than n rows cannot make.
+        count: most runs; n rows make at most n.
 
     Returns:
         For each number of runs (the last row of each run, cost).

@@ -1,6 +1,6 @@
-"""What each request holds and claims of the KV cache, read from vLLM's own books.
+"""How many KV blocks each request holds and may claim, read from vLLM's own block tables.
 
-vLLM gives out blocks and asks no questions about the future. The policies in `kv_policies.py` need
+vLLM gives out blocks without looking ahead. The policies in `kv_policies.py` need
 both: blocks held now (vLLM's block tables) and blocks at most in the end (prompt + max_tokens).
 """
 
@@ -42,7 +42,7 @@ class _Group(NamedTuple):
         blocks = self.blocks.get(request_id, ())
         if self.max_blocks is None:
             return len(blocks)
-        # From the end, for a long table is null blocks all the way to its window.
+        # Count from the end: in a long table every block before the window is a null block.
         return sum(1 for _ in takewhile(lambda block: not block.is_null, reversed(blocks)))
 
     def count_shared(self, request_id: str) -> int:
@@ -130,7 +130,7 @@ class KVClaims:
                 num_blocks -= claim
                 num_free -= claim - held
             elif request in past_prompt:
-                # A deep pipeline looks past max_tokens; nobody wants more than it may claim.
+                # With steps in flight vLLM may look past max_tokens; want no more than the claim.
                 want = min(self._count_wanted(request), claim - held)
                 shared = self._count_shared(request)
                 holders.append(Holder(request.request_id, held, claim, want, shared))

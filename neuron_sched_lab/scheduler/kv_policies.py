@@ -9,7 +9,7 @@ than the one before:
     banker        some order exists in which everyone can finish, one after the other
 
 Under the first two a running request always finds its next block. The banker lends more than there
-is: it has to ask before each new block, and whoever would spoil the last order waits.
+is: each new block is checked first, and a request whose block would leave no such order waits.
 
 The functions are pure: blocks in, bool out. `kv_claims.py` fills the state from vLLM's KV cache,
 `admission.py` asks.
@@ -86,12 +86,12 @@ def is_safe_state(state: KVState) -> bool:
     Dijkstra's test for one kind of resource: serve whoever needs least; when it is done, what it
     held can be lent to the next. If the one who needs least cannot be served, nobody can.
 
-    With shared blocks two lower bounds tell what can be lent. What is free now, and what the
-    finished did not share; and, as those still there hold at most what they are allocated, the
-    rest of the cache. Where nothing is shared, both are the same number.
+    With shared blocks there are two lower bounds on what can be lent, and the larger counts: the
+    blocks free now plus those that the finished requests did not share; and the cache less all
+    that the remaining requests are allocated. Where nothing is shared, the two are equal.
     """
     if state.num_free < 0:
-        # More is promised than there is: to sessions, say, who are no holders that could finish.
+        # More is promised than there is, say to sessions, which are not among the holders.
         return False
     num_given_back = state.num_free
     num_not_held = state.num_blocks - sum(holder.allocated for holder in state.holders)
@@ -116,7 +116,7 @@ def lend(state: KVState, request_ids: set[str]) -> KVState:
 
 
 def banker_admits(state: KVState) -> bool:
-    """Tell whether the state, the newcomer in it, is safe once everyone got its next block.
+    """Tell whether the state, newcomer included, is safe once everyone got its next block.
 
     The next blocks of those who run come first. Otherwise newcomers could take, one after the
     other, the blocks that an older request waits for.

@@ -22,7 +22,7 @@ Cost: TypeAlias = Callable[[int], float]
 """Time (in any unit) of one step whose tensor has so many tokens."""
 
 MAX_SIZES_UNORDERED = 16_384
-"""Candidate sizes up to which a cost that falls somewhere is worked out in full, O(n^2 count)."""
+"""Most candidate sizes if the cost falls somewhere: all pairs are then tried, O(n^2 count)."""
 
 
 def chunk_lengths(prompt_lengths: ArrayLike, max_num_batched_tokens: int) -> IntArray:
@@ -153,7 +153,7 @@ def _cheapest_cuts(
     num_fixed = np.concatenate((zero, np.cumsum(is_fixed)))
     num_fixed_before = np.concatenate((zero, num_fixed[:-1]))
     cost = np.concatenate((costs[:1], costs))
-    # More than the dearest ladder for each fixed size passed over. A penalty, unlike infinity,
+    # Each fixed size passed over costs more than the dearest ladder. A penalty, unlike infinity,
     # keeps every row comparable, which the search by halves relies on.
     penalty = covered[-1] * costs.max() + 1
     own = covered * cost + penalty * num_fixed_before

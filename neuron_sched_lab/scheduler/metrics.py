@@ -1,8 +1,8 @@
 """What the scheduler and the worker count for Prometheus, in the registry that vLLM uses.
 
-An engine that logs stats (`vllm serve`, or `LLM(disable_log_stats=False)`) counts; the scheduler of
-any other engine does not. The names begin with `vllm_neuron:`, because vLLM's stat logger removes
-whatever begins with `vllm:` from the registry when it starts.
+The scheduler counts only in an engine that logs stats (`vllm serve`, or
+`LLM(disable_log_stats=False)`); the worker always does. The names begin with `vllm_neuron:`,
+because vLLM's stat logger removes whatever begins with `vllm:` from the registry when it starts.
 
 `vllm serve` runs the engine in another process than /metrics. Metrics of several processes meet in
 the files of Prometheus's multiprocess mode: set PROMETHEUS_MULTIPROC_DIR to an empty directory
@@ -49,8 +49,8 @@ class SchedulerWithState(Protocol):
 class NeuronMetrics:
     """The metrics of one scheduler.
 
-    A second one in the same process takes the place of the first, as vLLM's own do: the bounds of
-    its histograms are its ladders.
+    In one process a second scheduler's metrics replace the first's, as vLLM's own do: the bounds
+    of the histograms are the ladders of one scheduler.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Lesson 6: NeuronScheduler knows what it is doing, and NeuronAsyncScheduler does it ahead.
+"""Lesson 6: NeuronScheduler tracks its state, NeuronAsyncScheduler schedules a step ahead.
 
 The last link of the chain adds the state machine: after each step the scheduler is IDLE, in
 ACTIVE_PREFILL or in ACTIVE_DECODE. Nothing is decided by the state; it is what an operator, a

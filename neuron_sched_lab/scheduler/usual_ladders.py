@@ -1,4 +1,4 @@
-"""Ladders that other people use, and how a ladder is judged on lengths it was not fitted to.
+"""Ladders of other accelerators, and how ladders compare on lengths they were not fitted to.
 
 Every accelerator with static shapes has its rule. Neuron's is in `buckets.py`; here are TPU's and
 Gaudi's, each closed by the maximum as the seed demands, and the comparison of any of them.
@@ -146,8 +146,8 @@ class HeldOut:
 
     Attributes:
         ladder: fitted to the first half.
-        fit_waste: its waste there, flattered by the fit.
-        test_waste: its waste on the second half: what to expect of tomorrow.
+        fit_waste: its waste there, lower than can be expected of other lengths.
+        test_waste: its waste on the second half: what to expect in future.
         best_waste: waste on the second half of the ladder fitted to that half.
     """
 

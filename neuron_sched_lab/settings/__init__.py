@@ -1,1 +1,1 @@
-"""What is set and checked before anything is loaded."""
+"""Checks of arguments, and the environment variables to set before vLLM is loaded."""

@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
 
 MAX_COUNT = 2**40
-"""Of requests, steps and the like."""
+"""Most requests, steps and the like."""
 
 INTS = {
     "max_num_seqs": Range(1, 2**16),
@@ -99,7 +99,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_positive(**settings: object) -> None:
-    """Refuse what is no finite number above 0.
+    """Refuse anything but finite numbers above 0.
 
     Raises:
         ValueError: names the setting, the value, the rule and the fix.
@@ -111,7 +111,7 @@ def check_positive(**settings: object) -> None:
 
 
 def check_scheduler(scheduler: object) -> None:
-    """Refuse what is no vLLM scheduler class."""
+    """Refuse anything but a vLLM scheduler class."""
     from vllm.v1.core.sched.interface import SchedulerInterface  # whoever has one has loaded vLLM
 
     if not (isinstance(scheduler, type) and issubclass(scheduler, SchedulerInterface)):
@@ -139,7 +139,7 @@ def check_limits(
 
 
 def check_neuron_config(neuron_config: object) -> None:
-    """Refuse what is no dict; what stands in it is for NeuronConfig to judge."""
+    """Refuse anything but a dict or None; NeuronConfig checks what is in it."""
     if neuron_config is not None and not isinstance(neuron_config, Mapping):
         raise ValueError(
             f'neuron_config: {neuron_config!r} must be a dict, such as {{"kv_admission": "banker"}}'
@@ -147,7 +147,7 @@ def check_neuron_config(neuron_config: object) -> None:
 
 
 def check_names(names: Iterable[str], known: Iterable[str], owner: str) -> None:
-    """Refuse a name that is not among `known`; offer the nearest if there is one that is like it.
+    """Refuse a name that is not among `known`; suggest the nearest one if any is similar.
 
     Args:
         names: as the user wrote them.
@@ -173,9 +173,9 @@ def argument_names(function: Callable[..., Any]) -> list[str]:
 
 @contextmanager
 def vllm_errors(**sizes: object) -> Iterator[None]:
-    """Turn the refusals that are not meant for users into one line each.
+    """Turn errors of vLLM that are not written for users into a ValueError of one line.
 
-    They are pydantic's, four lines that name vLLM's classes, and the allocator's.
+    These are pydantic's, four lines that name vLLM's classes, and the memory allocator's.
 
     Args:
         sizes: settings that decide how much memory is taken.

@@ -34,5 +34,5 @@ def prepare_environment() -> None:
     os.environ.update(REQUIRED)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # Whoever imported a scheduler first has imported vLLM with it, which set its logger up then.
+    # If a scheduler was imported before, vLLM was too, and has set up its logger already.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])

@@ -1,4 +1,4 @@
-"""A vLLM scheduler and its requests with no engine, no worker and no model, in milliseconds.
+"""Makes a vLLM scheduler and requests for it in milliseconds: no engine, worker or model.
 
 The scheduler, its queues and the KV-cache manager are vLLM's own objects; only the model's
 configuration is a stand-in with the fields that a scheduler reads. Simulations run on it, and so
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
 MAX_KV_BLOCKS = 2**22
-"""Each is a Python object of vLLM's: so many take seconds to make, a thousand times as many would
-fill the memory."""
+"""vLLM makes a Python object of each: this many take seconds, a thousand times as many would fill
+the memory."""
 
 
 def make_scheduler(
@@ -63,7 +63,7 @@ def make_scheduler(
     async_scheduling: bool = False,
     **scheduler_config: Any,
 ) -> Scheduler:
-    """Return a `cls` over a KV cache that exists in numbers only.
+    """Return a scheduler of class `cls`; its KV cache is only counted, there are no tensors.
 
     Args:
         cls: a vLLM scheduler class.

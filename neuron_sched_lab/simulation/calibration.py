@@ -5,7 +5,7 @@
 
 For each graph, a prefill bucket or a decode batch bucket, the measured steps are described by a
 straight line over the context. Its slope is the median of the slopes between pairs of steps
-(Theil-Sen), which a few slow steps do not turn; its height is the mean, slow steps included, since
+(Theil-Sen), which a few slow steps hardly move; its height is the mean, slow steps included, since
 those happen in the next run too.
 
 Source: H. Theil (1950), P. K. Sen (1968).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MIN_STEPS_FOR_SLOPE = 12
 MAX_STEPS_FOR_SLOPE = 400
-"""Pairs grow with the square; more steps than these are thinned out evenly."""
+"""The number of pairs grows with the square; of more steps than this, every n-th is used."""
 
 
 def calibrate(log: RunLog, trace: Trace) -> MeasuredCostModel:
@@ -87,6 +87,6 @@ def _size(record: StepRecord) -> int:
 
 
 def _context(record: StepRecord) -> int:
-    """Return the context as a CostModel is asked for it."""
+    """Return the step's `context`, as a CostModel defines it."""
     longest = max(s.num_computed_tokens for s in record.scheduled)
     return longest + 1 if record.phase == DECODE else longest

@@ -45,7 +45,7 @@ class DeclaringScheduler(NeuronScheduler):
 
 
 class DeclaredClaims(KVClaims):
-    """KVClaims by what is declared."""
+    """KVClaims for at least the declared `max_tokens`."""
 
     def __init__(self, scheduler: NeuronScheduler, declared_max_tokens: int) -> None:
         super().__init__(scheduler)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-# For the loops over all running requests, which every run has.
+# For map() over all running requests, in every run: faster than a comprehension.
 _IS_PREFILL_CHUNK = attrgetter("is_prefill_chunk")
 _NUM_COMPUTED = attrgetter("num_computed_tokens")
 _REQUEST_ID = attrgetter("request_id")
@@ -204,10 +204,10 @@ class FastForward:
         return num_steps
 
     def _num_steps_that_may_be_lent(self, block_steps: Sequence[_BlockStep], num_steps: int) -> int:
-        """Return how many steps the banker lets everybody have.
+        """Return how many steps the banker policy allows.
 
-        It holds a decode back if lending to all would not be safe. A state that is safe after
-        more was lent was safe before, so the last step of a run speaks for all of them.
+        It holds a decode back if lending blocks to all would not be safe. A state that is safe
+        after more was lent was safe before, so checking the last step of a run is enough.
         """
         state = self._scheduler.get_kv_state()
         places = {holder.request_id: i for i, holder in enumerate(state.holders)}
@@ -255,13 +255,13 @@ class FastForward:
         """Take the blocks from the KV-cache manager, in the order in which the steps would."""
         ids = run.ids
         if not self._caches_prefixes:
-            # What allocate_new_blocks() comes to for each, but the pool is asked only once.
+            # The same as allocate_new_blocks() for each, but the pool is asked only once.
             tables = self._group.req_to_blocks
             blocks = self._manager.block_pool.get_new_blocks(len(block_steps))
             for (_, place, _), block in zip(block_steps, blocks, strict=True):
                 tables[ids[place]].append(block)
             return
-        # What allocate_slots() comes to for one token of a running request.
+        # The same as allocate_slots() for one token of a running request.
         for step, place, _ in block_steps:
             num_tokens = run.computed[place] + step + 1
             self._group.allocate_new_blocks(ids[place], num_tokens, num_tokens)
@@ -334,6 +334,6 @@ class FastForward:
 
 
 def _enter_decode(scheduler: NeuronScheduler) -> None:
-    # The output matters only for the words on a prefill.
+    # The output is only used to explain a prefill.
     decode = SchedulerState.ACTIVE_DECODE
     scheduler._enter(decode, scheduler._explain(decode, _NO_OUTPUT))

@@ -1,4 +1,4 @@
-"""SimulationRecorder: a Recorder whose times are simulated, and that can write a run at once."""
+"""SimulationRecorder: a Recorder with simulated times; it can write a run of steps in one go."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SimulationRecorder(Recorder):
         held: list[tuple[int, ...]] = [()] * len(tables)
         for i, (start, end) in enumerate(zip(starts, run.ends, strict=True)):
             self._num_steps += 1
-            # A request's blocks are cut anew only where they change; there are many of them.
+            # A request's blocks are sliced again only when they change: slicing many takes time.
             for place, num_computed in enumerate(run.computed):
                 if i == 0 or (num_computed + i) % block_size == 0:
                     held[place] = tables[place][: (num_computed + i) // block_size + 1]

@@ -50,7 +50,7 @@ def why_not(scheduler: Scheduler) -> str | None:
 
 
 def get_overrides(cls: type[Scheduler]) -> set[str]:
-    """Return what the classes before the first packaged one in `cls.__mro__` define anew."""
+    """Return the names that `cls` overrides in the packaged class that it extends."""
     packaged = next(base for base in cls.__mro__ if _is_packaged(base))
     mine = cls.__mro__[: cls.__mro__.index(packaged)]
     defined = {name for base in mine for name in vars(base)}
@@ -67,7 +67,7 @@ def _promises_steadiness(scheduler: Scheduler) -> bool:
 
 
 class Steadiness:
-    """Watches a scheduler.
+    """Watches a scheduler, to know whether its next decode steps will be alike.
 
     Attributes:
         why_not: why its decode steps cannot be advanced at all, or None.
@@ -109,7 +109,7 @@ class Steadiness:
         return not self._nobody_fits or self._caches_prefixes
 
     def _has_free_seat(self) -> bool:
-        """Tell whether asking would only take time: schedule() is about to admit somebody."""
+        """Tell whether schedule() surely admits somebody, so that it need not be asked."""
         scheduler = self._scheduler
         seats = getattr(scheduler, "_max_kv_concurrent", scheduler.max_num_seqs)
         taken = scheduler.num_seats_taken

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from .cost_model import CostModel
 
 EMPTY_STEP_SECONDS = 1e-3
-"""What a step takes that schedules nothing: the engine's own work."""
+"""How long a step takes that schedules nothing: the engine's own work."""
 
 TOKEN = [FILLER_TOKEN]
-"""What a request answers in a step. vLLM copies the number out of the list."""
+"""The token that each request gets in a step. All share the list, as vLLM copies the number."""
 
 NO_TOKEN: list[int] = []
 
@@ -224,7 +224,7 @@ class VirtualEngine(VirtualRun):
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collect no cycles for a while: steps make none, and each search walks through all prompts."""
+    """Pause garbage collection: steps make no cycles, and each search walks through all prompts."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -245,6 +245,6 @@ class _Step(NamedTuple):
 
 def _get_prefills(scheduler: Scheduler, output: SchedulerOutput) -> list[str]:
     """Return the ids of the requests that the step prefills."""
-    # Ours have just worked it out.
+    # Our schedulers have just computed them.
     prefills: list[str] | None = getattr(scheduler, "scheduled_prefills", None)
     return get_scheduled_prefills(output, scheduler.requests) if prefills is None else prefills

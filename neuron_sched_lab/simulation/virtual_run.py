@@ -1,4 +1,4 @@
-"""VirtualRun: where a simulation stands: its clock, its log, who has yet to come.
+"""VirtualRun: the state of a simulation: its clock, its log, the requests yet to arrive.
 
 Whoever makes a step, one by one or many at once, works on it; see `virtual_engine` and
 `fast_forward`.
@@ -73,7 +73,7 @@ class VirtualRun:
 
     @property
     def next_arrival(self) -> float:
-        """When the next request arrives that is known to, or infinity."""
+        """Time of the next arrival that is known already, or infinity."""
         return self._arrivals.next_seconds
 
     @property

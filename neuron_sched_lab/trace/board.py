@@ -1,4 +1,4 @@
-"""The board as text: one line a step for a terminal, one panel a step for a notebook.
+"""The board: each step as text, as a line for a terminal or as a panel for a notebook.
 
 Draws a StepRecord; knows nothing of engines.
 """

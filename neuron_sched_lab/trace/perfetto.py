@@ -1,8 +1,8 @@
 """A trace as trace-event JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 One track for the scheduler, one slice a step, with everything that explains the step in its
-arguments; one track a request; counters for KV blocks and queues. Time is measured where the run
-was live: schedule() and the model, end to end.
+arguments; one track a request; counters for KV blocks and queues. The steps of a live run are as
+long as measured: schedule() plus the model.
 
 Format: Google's "Trace Event Format" (phases X, C and M).
 """

@@ -115,7 +115,7 @@ class StepRecord:
         held_decodes: those of them that had to wait for a KV block, which the banker must not lend
             yet; the others gave way to the other phase.
         running: ids of all running requests when the step was scheduled, oldest first.
-        hold_reason: why the first request that was not admitted was not.
+        hold_reason: why the first request that was not admitted was held back.
         held_head: that request's id.
         decode_batch_bucket: rows of the padded decode batch, or None in other phases.
         kv_blocks_used: KV blocks in use after scheduling.

@@ -162,5 +162,5 @@ def _known(times: Any) -> Floats:
 
 
 def ratio(part: Any, whole: Any) -> float:
-    """Return `part / whole`, 0 of nothing."""
+    """Return `part / whole`, or 0 if `whole` is 0."""
     return float(part / whole) if whole else 0.0

@@ -1,8 +1,8 @@
 """RunLog: the times and counts of a run, small enough for millions of steps.
 
 A simulation and a live replay write the same log, metrics are computed from it and from nothing
-else. Where a Trace tells what happened in each step, the log tells when, and in how many numbers
-as are needed for that. Steps that follow each other and are alike are one row, a *run* of steps:
+else. A Trace tells what happened in each step; the log tells when, and keeps only the counts that
+metrics need. Steps that follow each other and are alike are one row, a *run* of steps:
 only their ends, and the KV blocks in use, are kept one by one.
 """
 
@@ -79,7 +79,7 @@ class RunLog:
         step_kv_used: KV blocks in use in each step.
         kv_blocks_total: usable KV blocks.
         num_refused: requests that arrived and were not taken; they have no index.
-        intake_seconds: time between the steps that the engine spent on taking requests in.
+        intake_seconds: time that the engine spent, between steps, on taking requests in.
     """
 
     kv_blocks_total: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# As in the package's own __init__: ipywidgets is imported only by who draws.
+# As in the package's own __init__: ipywidgets is imported only when one of these is used.
 _HOMES = {
     "Controls": "controls",
     "Dashboard": "dashboard",

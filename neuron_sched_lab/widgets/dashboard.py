@@ -31,7 +31,7 @@ VIEWS: dict[str, type[View]] = {
     "inputs": InputsView,
 }
 STATIC_VIEWS = ("board", "states", "padding", "kv", "timeline", "inputs")
-"""Of those shown, the ones that a page without a kernel has a picture of."""
+"""Views that a page without a kernel shows as pictures, if the dashboard has them."""
 HALF_WIDTH = ("states", "padding", "kv", "text")
 """Views that stand side by side where the page is wide enough."""
 

@@ -1,4 +1,4 @@
-"""History: what stood where after each step, looked up in a trace without replaying it.
+"""History: the state of every request after each step of a trace, without replaying it.
 
 It grows with its trace, and each step is looked at once; afterwards any position of the playhead
 costs the same, so that scrubbing through a long run is as quick as watching it.

@@ -32,4 +32,4 @@ OWNERS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00", "#9A
 """Colours of requests in the KV map; each also bears its number."""
 
 INK, DIM, LINE, PAPER, HATCH = "#1f2328", "#59636e", "#d1d9e0", "#ffffff", "#8c959f"
-"""Of the static pictures, which bring their own paper: they are read in light and dark pages."""
+"""Colours of the static pictures; PAPER is behind them, so they look the same on dark pages."""

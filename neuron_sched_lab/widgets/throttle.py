@@ -1,4 +1,4 @@
-"""Throttle: draws at most so often, and always the last time."""
+"""Throttle: limits how often something is drawn; the latest request is always drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 MAX_DRAWS_PER_SECOND = 30
-"""More than that nobody sees, and a browser that falls behind makes Stop late."""
+"""Nobody sees more, and a browser that falls behind reacts late to Pause."""
 
 
 class Throttle:

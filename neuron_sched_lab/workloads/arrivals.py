@@ -42,7 +42,7 @@ class Arrivals:
 
     @property
     def next_seconds(self) -> float:
-        """When the next request arrives that is known to, or infinity."""
+        """When the next known arrival is, or infinity if none is known."""
         return self._known[0].seconds if self._known else float("inf")
 
     def __bool__(self) -> bool:
@@ -56,7 +56,7 @@ class Arrivals:
         return None
 
     def release_followers(self, request_id: str, now: float) -> None:
-        """Let those come who waited for this request, which ended at `now`."""
+        """Set the arrivals of the requests that waited for this one, which ended at `now`."""
         for index in self._followers.pop(request_id, ()):
             pause = self._requests[index].arrival_seconds
             heappush(self._known, Arrival(now + pause, index))

@@ -4,7 +4,7 @@
     workload.write("mine.jsonl")
 
 A workload is plain data, so that a simulation and a live replay get the same one. Generators are
-in `generators`, readers of public trace formats in `trace_formats`.
+in `generators`, readers of public trace formats in `file_formats`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import trace_formats
+from . import file_formats
 from .request import (
     FILLER_TOKEN,
     FIRST_HASH_TOKEN,
@@ -56,12 +56,12 @@ class Workload:
 
     @classmethod
     def read(cls, path: str | Path, file_format: str = "auto", **options: Any) -> Workload:
-        """Read a trace file; see `trace_formats.read`."""
-        return cls(**trace_formats.read(path, file_format, **options))
+        """Read a trace file; see `file_formats.read`."""
+        return cls(**file_formats.read(path, file_format, **options))
 
     def write(self, path: str | Path) -> None:
-        """Write the kit's own JSON lines; see `trace_formats.write`."""
-        trace_formats.write(
+        """Write the kit's own JSON lines; see `file_formats.write`."""
+        file_formats.write(
             path,
             self.requests,
             name=self.name,
@@ -69,7 +69,7 @@ class Workload:
             hash_block_tokens=self.hash_block_tokens,
         )
 
-    # Views of it
+    # Changed copies
 
     def head(self, count: int) -> Workload:
         """Return the first `count` requests."""
@@ -135,7 +135,7 @@ class Workload:
     def _with(self, requests: Iterable[WorkloadRequest]) -> Workload:
         return replace(self, requests=tuple(requests))
 
-    # What it says
+    # Figures and contents
 
     @property
     def is_open_loop(self) -> bool:
@@ -196,7 +196,7 @@ class Workload:
 
 
 def check_workload(workload: object) -> None:
-    """Refuse what is no Workload.
+    """Refuse anything but a Workload.
 
     Raises:
         ValueError: names what was given.

@@ -145,7 +145,7 @@ def test_compare_two_configurations(trace, capsys):
         (["simulate", "--trace", "TRACE", "--max-num-seqs", "0"], "max_num_seqs: 0 must be"),
         (["simulate", "--trace", "TRACE", "--kv-tokens", "5"], "--kv-tokens: 5 must hold a block"),
         (["simulate", "--trace", "TRACE", "--kv-tokens", "1000000000000"],
-         "--kv-tokens: 1000000000000 is more than"),
+         "--kv-tokens: 1000000000000 must be at most"),
         (["simulate", "--trace", "TRACE", "--max-model-len", "1000000000"],
          "max_model_len: 1000000000 must be at most"),
         (["simulate", "--trace", "TRACE", "--max-model-len", "16000000"], "num_kv_blocks: "),

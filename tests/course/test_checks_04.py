@@ -5,8 +5,8 @@ import runpy
 
 import pytest
 
-from neuron_sched_lab.course.checks import compare_schedulers, purity
-from neuron_sched_lab.course.checks.purity import try_mixed_batch, try_two_prefills
+from neuron_sched_lab.course.checks import batch_purity, compare_schedulers
+from neuron_sched_lab.course.checks.batch_purity import try_mixed_batch, try_two_prefills
 from neuron_sched_lab.course.exercises import read_master
 from neuron_sched_lab.scheduler import NeuronScheduler, PaddedScheduler, SeparatedScheduler
 from scripts.freeze_notebooks import NOTEBOOKS
@@ -110,17 +110,17 @@ def test_a_wrong_solution_is_told_the_step_and_the_rule(make_class, name):
 
 @pytest.mark.parametrize("cls", [PaddedScheduler, NeuronScheduler])
 def test_the_packaged_classes_refuse_an_impure_batch_in_time(cls):
-    assert try_mixed_batch(cls) == try_two_prefills(cls) == purity.REFUSED
+    assert try_mixed_batch(cls) == try_two_prefills(cls) == batch_purity.REFUSED
 
 
 def test_the_solution_refuses_an_impure_batch_in_time(make_class):
     mine = make_class("purity")
-    assert try_mixed_batch(mine) == try_two_prefills(mine) == purity.REFUSED
+    assert try_mixed_batch(mine) == try_two_prefills(mine) == batch_purity.REFUSED
 
 
 def test_who_does_not_look_accepts():
-    assert try_mixed_batch(SeparatedScheduler) == purity.ACCEPTED
-    assert try_two_prefills(SeparatedScheduler) == purity.ACCEPTED
+    assert try_mixed_batch(SeparatedScheduler) == batch_purity.ACCEPTED
+    assert try_two_prefills(SeparatedScheduler) == batch_purity.ACCEPTED
 
 
 def test_who_looks_after_the_step_is_too_late():
@@ -131,13 +131,13 @@ def test_who_looks_after_the_step_is_too_late():
                 raise RuntimeError
             return output
 
-    assert try_mixed_batch(LooksAfter) == try_two_prefills(LooksAfter) == purity.TOO_LATE
+    assert try_mixed_batch(LooksAfter) == try_two_prefills(LooksAfter) == batch_purity.TOO_LATE
 
 
 def test_half_a_check_is_found(make_class):
     no_count = make_class("purity", "prefills > 1 or ", "")
-    assert try_mixed_batch(no_count) == purity.REFUSED
-    assert try_two_prefills(no_count) == purity.ACCEPTED
+    assert try_mixed_batch(no_count) == batch_purity.REFUSED
+    assert try_two_prefills(no_count) == batch_purity.ACCEPTED
 
 
 def test_a_skeleton_is_still_to_be_written():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from neuron_sched_lab.course.checks import NotSolvedError
-from neuron_sched_lab.course.checks.inputs import (
+from neuron_sched_lab.course.checks.padded_inputs import (
     check_prefill_inputs,
     compare_decode_inputs,
     compare_prefill_inputs,

@@ -32,7 +32,7 @@ def run(*sources):
 
 
 TRACE = source_of("trace = bursty(")
-SIMULATE = "from neuron_sched_lab.simulation.run import simulate"
+SIMULATE = "from neuron_sched_lab.simulation.simulation import simulate"
 CHECK_VALUE = "from neuron_sched_lab.course.checks import ValueRule, check_value"
 SOLUTION = MASTER["policy"].solution
 

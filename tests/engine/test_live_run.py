@@ -115,7 +115,7 @@ def test_a_scheduler_that_stalls_or_crashes_ends_the_demo_with_status_1(name, me
         (["--scheduler", "no_such_module.X"], "module 'no_such_module' does not import"),
         (["--model", "/no/such/model"], "model: '/no/such/model'"),
         (["--max-num-seqs", "0"], "max_num_seqs: 0"),
-        (["--max-num-batched-tokens", "100000000"], "max_num_batched_tokens: 100000000 is more"),
+        (["--max-num-batched-tokens", "100000000"], "max_num_batched_tokens: 100000000 must be at"),
         (["--requests", ""], "--requests: '' does not exist"),
         (["--requests", "."], "--requests: '.' is a folder"),
         (["--scheduler", "own_demo_policies.Init"], "no engine starts with Init (TypeError"),

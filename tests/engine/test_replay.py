@@ -9,7 +9,7 @@ import pytest
 from neuron_sched_lab import Lab
 from neuron_sched_lab.engine.replay import replay, replay_in_turn
 from neuron_sched_lab.simulation.calibration import calibrate
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.workloads.generators import closed_loop, poisson, shared_prefix
 from neuron_sched_lab.workloads.request import WorkloadRequest
 from neuron_sched_lab.workloads.workload import Workload

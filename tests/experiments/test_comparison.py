@@ -14,7 +14,7 @@ from neuron_sched_lab.scheduler import (
     SeparatedScheduler,
 )
 from neuron_sched_lab.simulation.cost_model import FunctionCostModel
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.workloads.generators import poisson
 from neuron_sched_lab.workloads.request import WorkloadRequest
 from neuron_sched_lab.workloads.workload import Workload

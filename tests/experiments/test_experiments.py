@@ -9,7 +9,7 @@ from neuron_sched_lab.experiments import kv_policies, ladders, pacing, policies
 from neuron_sched_lab.scheduler import HoldbackScheduler, NeuronScheduler
 from neuron_sched_lab.simulation.cost_model import FunctionCostModel
 from neuron_sched_lab.simulation.declared_max_tokens import declaring
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.workloads.generators import bursty, poisson
 from neuron_sched_lab.workloads.request import WorkloadRequest
 from neuron_sched_lab.workloads.workload import Workload

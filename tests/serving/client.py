@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -178,9 +179,10 @@ async def get_load(session: aiohttp.ClientSession, url: str, *, may_be_new: bool
 
     Args:
         may_be_new: the server may not have had a request yet: such a server has no gauges, where
-            several processes share their metrics.
+            several processes share their metrics. A missing gauge is 0 then; else it is NaN, which
+            equals nothing, so that whoever waits for 0 waits for the gauge as well.
     """
     samples = await get_samples(session, url)
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    default = {f"vllm:{name}": 0.0 for name in names} if may_be_new else {}
-    return Load(*({**default, **samples}[f"vllm:{name}"] for name in names))
+    missing = 0.0 if may_be_new else math.nan
+    return Load(*(samples.get(f"vllm:{name}", missing) for name in names))

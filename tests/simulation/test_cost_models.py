@@ -20,7 +20,7 @@ from neuron_sched_lab.simulation.cost_model import (
     MeasuredCostModel,
 )
 from neuron_sched_lab.simulation.roofline import MODELS, ModelShape, RooflineCostModel
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.workloads.generators import closed_loop
 from tests.kernels import cases
 

@@ -17,7 +17,7 @@ from neuron_sched_lab.scheduler import compat
 from neuron_sched_lab.scheduler.holdback import HoldReason
 from neuron_sched_lab.scheduler.kv_policies import KV_ADMISSION_POLICIES
 from neuron_sched_lab.simulation.cost_model import FunctionCostModel
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.trace.run_columns import requests_frame, steps_frame
 from neuron_sched_lab.workloads import generators
 from neuron_sched_lab.workloads.request import WorkloadRequest

@@ -9,7 +9,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from neuron_sched_lab import HoldbackScheduler, Lab, NeuronScheduler, SeparatedScheduler
 from neuron_sched_lab.simulation.cost_model import FunctionCostModel
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.trace.trace import Trace
 from neuron_sched_lab.workloads.generators import chat_turns, closed_loop, poisson
 from neuron_sched_lab.workloads.request import WorkloadRequest

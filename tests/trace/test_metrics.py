@@ -5,7 +5,7 @@ import pytest
 
 from neuron_sched_lab.reports.metrics_plot import plot_latency, plot_load
 from neuron_sched_lab.simulation.cost_model import FunctionCostModel
-from neuron_sched_lab.simulation.run import simulate
+from neuron_sched_lab.simulation.simulation import simulate
 from neuron_sched_lab.trace.metrics import SLO, Distribution, Metrics
 from neuron_sched_lab.trace.run_columns import requests_frame, steps_frame
 from neuron_sched_lab.trace.run_log import RunLog

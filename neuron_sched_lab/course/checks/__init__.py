@@ -9,9 +9,15 @@ Each returns a CheckResult, says in words where the first difference is, and com
 whatever it is given: an exception, an endless loop and a scheduler that stalls are findings too.
 """
 
+from .functions_and_values import (
+    ValueRule,
+    check_function,
+    check_prediction,
+    check_value,
+    compare_functions,
+)
 from .result import CheckResult, NotSolvedError
 from .schedulers import check_scheduler, compare_schedulers, pick
-from .values import ValueRule, check_function, check_prediction, check_value, compare_functions
 
 __all__ = [
     "CheckResult",

@@ -308,7 +308,7 @@ def _compare(yours: Callable[..., Any], cases: Sequence[_Case]) -> CheckResult:
 def _find_difference(found: Array, expected: Array) -> str | None:
     if found.shape != expected.shape:
         return f"your result has the shape {found.shape}, it must be {expected.shape}"
-    # NaN is no close number, whatever it is compared with.
+    # Asked with ~, so that NaN counts as wrong: every comparison with it is False.
     is_wrong = ~(np.abs(found - expected) <= TOLERANCE * np.abs(expected).max())
     if not is_wrong.any():
         return None

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...scheduler import HoldReason
 from ...scheduler.buckets import get_bucket_for_count
-from .rules import join_ids
+from .scheduler_rules import join_ids
 
 if TYPE_CHECKING:
-    from .run import Step
+    from .scenario_run import Step
 
 
 def find_difference(yours: Step, packaged: Step) -> str | None:
@@ -136,7 +136,7 @@ def _different_padding(yours: Step, packaged: Step) -> str | None:
 
 
 def _say_lost(request_id: str, packaged: Step) -> str:
-    """Say of a prefill that it is one because the request has to read its tokens again."""
+    """Explain a prefill of a request that lost its KV blocks and reads its tokens again."""
     if request_id not in packaged.lost or request_id not in packaged.prefills:
         return ""
     num_computed = packaged.computed[request_id]

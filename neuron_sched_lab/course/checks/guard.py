@@ -15,18 +15,18 @@ from typing import Any
 from .result import NOT_RIGHT, NOT_SOLVED, CheckResult
 
 MAX_CPU_SECONDS = 3.0
-"""Of one call of the learner's code, which takes milliseconds: beyond it, it is an endless loop."""
+"""For one call of the learner's code, which takes milliseconds; longer means an endless loop."""
 
 MAX_CPU_SECONDS_OF_A_RUN = 10.0
 """The same of code that runs a whole engine."""
 
 
 class EndlessLoopError(BaseException):
-    """Raised inside an endless loop; no Exception, so that the loop's own `except` lets it by."""
+    """Raised inside an endless loop; not an Exception, which the loop's `except` might catch."""
 
 
 FINDINGS = (Exception, EndlessLoopError)
-"""What a learner's code may raise. An interrupt by the user is none of it."""
+"""What a learner's code may raise; KeyboardInterrupt, which is the user's, is left out."""
 
 
 def explain_error(

@@ -1,4 +1,4 @@
-"""Scenarios: small lives of a scheduler, drawn from a seed, the same on every machine."""
+"""Scenarios: random arrivals and aborts for a scheduler; one seed gives the same everywhere."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from .result import NOT_RIGHT, NOT_SOLVED, SOLVED, CheckResult, require
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from .run import Step
     from .scenario import Scenario
+    from .scenario_run import Step
 
 NUM_SCENARIOS = 40
 MAX_STEPS = 2000
-"""Of one scenario; they end after a few hundred at most."""
+"""Limit for one scenario; a right scheduler ends after a few hundred at most."""
 
 
 def check_scheduler(
@@ -76,8 +76,8 @@ def _compare_in_scenario(
 ) -> CheckResult | int:
     """Return where they differ, or the number of steps in which they do not."""
     from .difference import find_difference
-    from .rules import find_broken_rule, rules_for
-    from .run import Run
+    from .scenario_run import Run
+    from .scheduler_rules import find_broken_rule, rules_for
 
     rules = rules_for(packaged, scenario.settings)
     reference = Run(packaged, scenario, extra)

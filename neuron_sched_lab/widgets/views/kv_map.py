@@ -1,4 +1,4 @@
-"""KVMap: who holds which blocks of the KV cache, how far it is sure to last, who needs what."""
+"""KVMap: who holds which KV blocks, the worst-case bound, and the next admission's need."""
 
 from __future__ import annotations
 

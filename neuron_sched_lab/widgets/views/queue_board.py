@@ -37,7 +37,7 @@ WHY: dict[str, Callable[[TraceConfig, StepRecord], str]] = {
     "scheduler paused": lambda *_: "nobody is let in for now",
     "not ready": lambda *_: "the request itself waits for something",
 }
-"""By hold reason: what is behind it, in words."""
+"""By hold reason: its explanation in words."""
 
 
 class Group(NamedTuple):

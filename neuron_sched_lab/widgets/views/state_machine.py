@@ -37,7 +37,7 @@ class Arrow(NamedTuple):
 
 
 def has_states(moment: Moment) -> bool:
-    """Tell whether the scheduler has a state machine; it is believed to until a step shows."""
+    """Tell whether the scheduler has a state machine; before the first step, assume so."""
     trace = moment.history.trace
     return not len(trace) or trace[0].state is not None
 

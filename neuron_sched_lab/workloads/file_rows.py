@@ -1,4 +1,4 @@
-"""Rows of foreign files, and the values in them, each with its place for an error text.
+"""Reads rows of other tools' files and the values in them; errors name the place.
 
 A line, a value and a nesting depth have limits; nothing in a file is executed.
 """
@@ -108,7 +108,7 @@ def json_object(line: str) -> dict[str, Any]:
     """Return the object of a line of JSON.
 
     Raises:
-        BadRowError: it is none, or nested too deep for Python's parser.
+        BadRowError: the line is no object, or nested too deep for Python's parser.
     """
     try:
         row = json.loads(line)

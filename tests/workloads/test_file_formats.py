@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from neuron_sched_lab.workloads import rows, trace_formats
+from neuron_sched_lab.workloads import file_formats, file_rows
 from neuron_sched_lab.workloads.generators import chat_turns, shared_prefix
 from neuron_sched_lab.workloads.request import WorkloadRequest
 from neuron_sched_lab.workloads.workload import Workload
@@ -163,10 +163,10 @@ def test_a_file_of_no_known_format(tmp_path, text, message):
 
 
 def test_a_line_without_end_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "MAX_LINE_LENGTH", 100)
+    monkeypatch.setattr(file_rows, "MAX_LINE_LENGTH", 100)
     with pytest.raises(ValueError, match="line 4: longer than 100 characters"):
         Workload.read(write(tmp_path, AZURE_2023 + "x" * 101))
-    monkeypatch.setattr(rows, "MAX_JSON_BYTES", 10)
+    monkeypatch.setattr(file_rows, "MAX_JSON_BYTES", 10)
     with pytest.raises(ValueError, match="a JSON array may have 10"):
         Workload.read(write(tmp_path, SHAREGPT))
 
@@ -223,4 +223,4 @@ def test_the_azure_traces(name, num_requests, longest):
     assert len(workload) == num_requests
     assert max(r.num_prompt_tokens for r in workload) == longest
     assert workload.num_skipped == 0
-    assert trace_formats._detect(path) == "azure"
+    assert file_formats._detect(path) == "azure"

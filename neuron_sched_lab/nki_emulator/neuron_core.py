@@ -20,7 +20,7 @@ class Machine:
 
     On-chip memory is in use from the allocation of a tensor until the last Python reference to it
     or to a view of it is gone. The compiler reuses memory in much the same way, but decides by
-    itself, so the limit here is a necessary one.
+    itself, so a kernel that fits here may still not fit there.
 
     Attributes:
         program_id: number of this core in the grid.

@@ -1,4 +1,4 @@
-"""What experiments that sweep have in common."""
+"""Helpers for experiments that run many cells: one simulation for each setting."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def run_cells(cells: list[dict[str, Any]], workload: Workload, **options: Any) -
 
 def get_setting(name: str, settings: Mapping[str, Any]) -> int:
     """Return a setting as given, or as `simulate` has it by default."""
-    from ..simulation.run import simulate
+    from ..simulation.simulation import simulate
 
     return settings.get(name, signature(simulate).parameters[name].default)

@@ -1,7 +1,7 @@
 """Run: a scheduler class at work in a scenario, with no engine and no model.
 
-The self-checks run two classes side by side in the same scenario. A Recorder would trip over a
-class that is wrong in the wrong place, so what a step did is read from vLLM's objects here.
+The self-checks run two classes side by side in the same scenario. Some mistakes in a
+learner's class would crash a Recorder, so what a step did is read from vLLM's objects here.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ...scheduler.admission import get_blocks_per_request, get_max_kv_concurrent
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from .run import Step
+    from .scenario_run import Step
 
 MAX_EMPTY_IN_A_ROW = 1
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from neuron_sched_lab.reports import report
+from neuron_sched_lab.reports import experiment_page
 from neuron_sched_lab.reports.chart import BAR, CURVE, Chart, Series
 from neuron_sched_lab.reports.chart_image import draw
-from neuron_sched_lab.reports.report import Experiment
+from neuron_sched_lab.reports.experiment_page import Experiment
 from neuron_sched_lab.reports.tables import format_cell, table_to_html, table_to_text
 
 EVIL = '<script>alert("1")</script> $x^2$ </style>\n\x1b[31m'
@@ -55,7 +55,7 @@ def test_html_needs_no_network(tmp_path):
 
 @pytest.mark.parametrize("kind", [BAR, CURVE])
 def test_users_text_is_never_markup(kind):
-    page = report.to_html([experiment(EVIL, kind)])
+    page = experiment_page.to_html([experiment(EVIL, kind)])
     assert "alert(" in page
     assert "<script>alert" not in page
     assert "</style> " not in page.partition("</style>")[2]
@@ -71,7 +71,7 @@ def test_users_text_is_never_markup(kind):
 
 def test_png_holds_the_plots_and_the_words(tmp_path):
     path = tmp_path / "r.PNG"
-    report.write(path, [experiment(), experiment("second", CURVE)])
+    experiment_page.write(path, [experiment(), experiment("second", CURVE)])
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size == (720, 840)
@@ -110,7 +110,7 @@ def test_bad_paths(tmp_path, name, says):
 
 def test_nothing_to_write(tmp_path):
     with pytest.raises(ValueError, match="no experiment to write"):
-        report.write(tmp_path / "r.html", [])
+        experiment_page.write(tmp_path / "r.html", [])
 
 
 def test_tables():

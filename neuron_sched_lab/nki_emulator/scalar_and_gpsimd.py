@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import check_operands, check_same_elements, check_scalar_operand
 from .compute import as_float, write
 from .dtypes import cast, int32, uint32
 from .language import Operator, add
 from .limits import IOTA_DIMENSIONS, REGISTERS, require, require_at_most
-from .machine import current_machine
+from .neuron_core import current_machine
+from .operand_checks import check_operands, check_same_elements, check_scalar_operand
 from .storage import Buffer
 from .tensor import NkiTensor, VirtualRegister
 

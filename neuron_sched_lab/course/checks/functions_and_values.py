@@ -30,7 +30,7 @@ _short = reprlib.Repr()
 _short.maxlist = _short.maxtuple = _short.maxdict = 12
 _short.maxstring = _short.maxother = 80
 SMALL = 8
-"""Numbers in a result that is shown whole."""
+"""Most numbers in a result that is shown whole."""
 
 NOTHING_TO_CHECK = "nothing was checked: {}; run the notebook's cells again, from the top"
 

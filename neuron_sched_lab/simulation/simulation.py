@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from ..trace.trace import Trace
 
 MAX_TOKENS_WITH_RECORDS = 200_000
-"""Output tokens of a workload up to which records are kept, unless asked for: each token is a part
-of one."""
+"""Records are kept by default up to this many output tokens of a workload: each is part of one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class SimulationResult:
         stalled: True if the scheduler scheduled nothing for many steps although requests were
             left: a deadlock.
         num_scheduled_steps: steps for which `schedule()` was called.
-        why_not_fast_forwarded: why all of them were, or None if decode steps were advanced.
+        why_not_fast_forwarded: why no decode steps were advanced in one go, or None.
     """
 
     workload: str
@@ -168,7 +167,7 @@ def _check_own_settings(
     keep_records: object,
     max_steps: object,
 ) -> None:
-    """Check what is no setting of the scheduler's; the rest is make_scheduler's."""
+    """Check what the scheduler is not told; make_scheduler checks the rest."""
     check_workload(workload)
     if cost_model is not None and not isinstance(cost_model, CostModel):
         raise ValueError(

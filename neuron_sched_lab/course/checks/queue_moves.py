@@ -1,6 +1,7 @@
 """Moves: how many requests a scheduler takes out of its waiting queue, and puts in, in a step.
 
-A scheduler that moves them all works longer the more of them wait; this counts instead of timing.
+A scheduler that moves every waiting request gets slower as more wait. Counting the moves shows it
+more surely than timing would.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .arrivals import with_poisson_arrivals
-from .request import HASH_BLOCK_TOKENS, WorkloadRequest
-from .rows import (
+from .file_rows import (
     BadRowError,
     Row,
     csv_rows,
@@ -40,6 +39,7 @@ from .rows import (
     timestamp,
     token_count,
 )
+from .request import HASH_BLOCK_TOKENS, WorkloadRequest
 
 FORMAT = "neuron_sched_lab.workload"
 VERSION = 1

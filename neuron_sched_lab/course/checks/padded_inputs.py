@@ -23,12 +23,12 @@ from ...runner.inputs import (
     pad_decode,
     pad_prefill,
 )
+from .functions_and_values import ValueRule, compare_functions
 from .result import NOT_RIGHT, CheckResult, require
-from .values import ValueRule, compare_functions
 
 NUM_DRAWN = 20
 FIRST_TOKEN = 3
-"""Below are padding and the tiny model's special tokens."""
+"""Lower ids are padding and the tiny model's special tokens."""
 
 
 def check_slots(yours: Callable[..., Any]) -> CheckResult:
