@@ -30,6 +30,7 @@ class HoldReason(str, Enum):
     AT_CAPACITY = "at capacity"
     PREFILL_IN_PROGRESS = "prefill in progress"
     PREFILL_BATCH_FULL = "prefill batch full"
+    ADAPTERS_FULL = "adapter slots taken"
     KV_SATURATED = "KV cache saturated"
     DECODES_FIRST = "decodes go first"
     PAUSED = "scheduler paused"
@@ -153,7 +154,23 @@ class HoldbackScheduler(Scheduler):
             return self._hold(HoldReason.PREFILL_IN_PROGRESS)
         if len(self.admitted_from) >= self.max_prefills_per_batch:
             return self._hold(HoldReason.PREFILL_BATCH_FULL)
+        if not self._adapter_fits(request):
+            return self._hold(HoldReason.ADAPTERS_FULL)
         return True
+
+    def _adapter_fits(self, request: Request) -> bool:
+        """Tell whether the worker has a slot for the LoRA adapter of `request`.
+
+        All running requests count, for a decode step runs them all at once. vLLM would look
+        behind a request that does not fit; here it keeps its place. The slots it waits for are
+        those of running requests, which end; were others let past, they could keep the slots taken
+        for ever.
+        """
+        if self.lora_config is None or request.lora_request is None:
+            return True
+        running = {r.lora_request.lora_int_id for r in self.running if r.lora_request is not None}
+        running.add(request.lora_request.lora_int_id)
+        return len(running) <= self.lora_config.max_loras
 
     def _hold(self, reason: HoldReason) -> bool:
         self.hold_reason = reason

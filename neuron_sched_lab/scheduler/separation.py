@@ -62,11 +62,6 @@ class SeparatedScheduler(HoldbackScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.lora_config is not None:
-            raise ValueError(
-                "enable_lora: True is not supported; vLLM counts the adapters of the requests it "
-                "sees, and hidden ones escape the count; set enable_lora=False"
-            )
         self.neuron_config = NeuronConfig.from_vllm_config(self.vllm_config)
         self.running_holdback: list[Request] = []
         self.hidden_reqs: list[Request] = []

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from vllm.config import CacheConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, VllmConfig
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -39,13 +40,14 @@ def make_scheduler(
     reserve_full_isl: bool = True,
     v2_output_form: bool = False,
     sliding_window: int | None = None,
+    max_loras: int | None = None,
     **scheduler_config: Any,
 ) -> Scheduler:
     """A `cls` over `num_blocks` KV blocks (block 0 is vLLM's null block, so one less to use).
 
     `v2_output_form` asks for the output form of vLLM's model runner V2 (resumed requests arrive
     as new ones). `sliding_window` adds layers that keep only so many tokens, in blocks of
-    their own. Other keywords go to SchedulerConfig.
+    their own. `max_loras` switches LoRA on. Other keywords go to SchedulerConfig.
     """
     config = VllmConfig()
     config.scheduler_config = SchedulerConfig(
@@ -77,6 +79,8 @@ def make_scheduler(
         uses_mrope=False,
         uses_xdrope=False,
     )
+    if max_loras is not None:
+        config.lora_config = LoRAConfig(max_loras=max_loras)
     if neuron_config is not None:
         config.additional_config = {"neuron_config": neuron_config}
     register_all_kvcache_specs(config)
@@ -120,10 +124,12 @@ def make_request(
     stop_token_ids: list[int] | None = None,
     grammar: bool = False,
     resumable: bool = False,
+    adapter: int | None = None,
 ) -> Request:
     """A greedy request. `prompt`: token ids, or a length (ids then depend on the request id).
 
     `grammar=True`: a structured-output request, blocked until grant_grammar() is called on it.
+    `adapter`: the number of its LoRA adapter, which nobody loads.
     """
     if isinstance(prompt, int):
         seed = sum(map(ord, request_id)) * 31
@@ -142,6 +148,7 @@ def make_request(
         priority=priority,
         block_hasher=_block_hasher(block_size),
         resumable=resumable,
+        lora_request=adapter and LoRARequest(f"adapter {adapter}", adapter, "no path"),
     )
 
 

@@ -109,6 +109,15 @@ def check_one_admission(driver: Driver, step: Step) -> None:
     assert len(step.admitted) <= 1, f"admitted {step.admitted}"
 
 
+def check_adapters(driver: Driver, step: Step) -> None:
+    """Running requests, hidden ones included, use no more adapters than the worker has slots."""
+    scheduler = driver.scheduler
+    if scheduler.lora_config is None:
+        return
+    adapters = {r.lora_request.lora_int_id for r in scheduler.running if r.lora_request}
+    assert len(adapters) <= scheduler.lora_config.max_loras, f"adapters {adapters}"
+
+
 def check_pure_batch(driver: Driver, step: Step) -> None:
     """One prefill, or decodes of one token each."""
     assert len(step.prefills) <= 1, f"prefills {step.prefills}"
@@ -168,7 +177,7 @@ def watchers_for(scheduler: Scheduler) -> list[Callable[[Driver, Step], None]]:
         Progress(),
     ]
     for promise, checks in (
-        (HoldbackScheduler, [check_one_admission]),
+        (HoldbackScheduler, [check_one_admission, check_adapters]),
         (SeparatedScheduler, [check_pure_batch]),
         (PaddedScheduler, [check_padding]),
         (KVAdmissionScheduler, [check_no_preemption]),

@@ -113,6 +113,20 @@ MUTANTS = (
         "test_admission.py",
     ),
     Mutant(
+        "running requests, hidden or not, keep their adapter slots (B15)",
+        "holdback.py",
+        "if not self._adapter_fits(request):",
+        "if False:",
+        "test_admission.py",
+    ),
+    Mutant(
+        "the adapter of the request itself needs a slot",
+        "holdback.py",
+        "running.add(request.lora_request.lora_int_id)",
+        "running.discard(request.lora_request.lora_int_id)",
+        "test_admission.py",
+    ),
+    Mutant(
         "sessions between inputs keep their seats (B11)",
         "holdback.py",
         "return len(self.running) + self.num_waiting_for_streaming_input",

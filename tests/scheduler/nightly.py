@@ -52,6 +52,7 @@ EVENTS = (
     *("throttle: True", "throttle: False"),
     *("step", "prefill step, first chunk", "prefill step, more chunks", "decode step"),
     *("empty step", "preemption", "prefix hit, partial", "prefix hit, full"),
+    "adapters full",
     *("finish: stop", "finish: length", "finish: error"),
 )
 

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from neuron_sched_lab.scheduler import (
     HoldbackScheduler,
+    HoldReason,
     KVAdmissionScheduler,
     NeuronAsyncScheduler,
     NeuronScheduler,
@@ -81,6 +82,8 @@ def draw_settings(rng: random.Random, cls: type[Scheduler]) -> dict:
         "watermark": rng.choice([0.0, 0.0, 0.0, 0.1]),
         "reserve_full_isl": rng.random() < 0.7,
         "v2_output_form": rng.random() < 0.25,
+        # vLLM's own classes let others overtake a request whose adapter does not fit.
+        "max_loras": rng.choice([None, None, 1, 2]) if issubclass(cls, HoldbackScheduler) else None,
         "async_scheduling": issubclass(cls, AsyncScheduler),
     }
 
@@ -125,6 +128,8 @@ class Life:
         self.events["step"] += 1
         self.events["empty step"] += step.empty
         self.events["preemption"] += len(step.preempted)
+        reason = getattr(self.driver.scheduler, "hold_reason", None)
+        self.events["adapter hold"] += reason is HoldReason.ADAPTERS_FULL
         self.events["prefix hit"] += sum(
             new.num_computed_tokens > 0 for new in step.output.scheduled_new_reqs
         )
@@ -145,6 +150,7 @@ class Life:
             stop_token_ids=rng.choice([None, None, USUAL_STOP_TOKENS]),
             grammar_delay=rng.randrange(12) if grammar else None,
             grammar_error=rng.random() < 0.2,
+            adapter=rng.choice([None, 1, 2, 3]) if driver.scheduler.lora_config else None,
         )
         self.events["grammar"] += grammar
 

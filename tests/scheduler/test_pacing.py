@@ -92,7 +92,7 @@ def test_random_runs(cls):
         events["bound"] += driver.scheduler.hold_reason == HoldReason.DECODES_FIRST
 
     for run in itertools.count():
-        if events["step"] > 2_000:
+        if events["step"] > 3_000:
             break
         run_once(cls, run, pace, [count])
     assert events["bound"] > 20

@@ -17,7 +17,12 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from neuron_sched_lab.scheduler import KVAdmissionScheduler, NeuronScheduler
+from neuron_sched_lab.scheduler import (
+    HoldbackScheduler,
+    HoldReason,
+    KVAdmissionScheduler,
+    NeuronScheduler,
+)
 from neuron_sched_lab.scheduler.compat import HAS_SKIPPED_WAITING
 from tests.scheduler.factory import make_request, make_scheduler
 from tests.scheduler.harness import MAX_STEPS, Driver, Step, is_prefill, waiting_requests
@@ -214,6 +219,8 @@ def draw_settings(pick: Pick, cls: type[Scheduler]) -> dict[str, Any]:
         "reserve_full_isl": pick([True, True, False]),
         "v2_output_form": pick([False, False, True]),
         "async_scheduling": issubclass(cls, AsyncScheduler),
+        # vLLM's own classes let others overtake a request whose adapter does not fit.
+        "max_loras": pick([None, None, 1, 2]) if issubclass(cls, HoldbackScheduler) else None,
     }
 
 
@@ -438,6 +445,9 @@ class World:
         else:
             events.append("empty step")
         events += ["preemption"] * len(step.preempted)
+        reason = getattr(self.scheduler, "hold_reason", None)
+        if reason is HoldReason.ADAPTERS_FULL:
+            events.append("adapters full")
         hit = {new.req_id: new.num_computed_tokens for new in step.output.scheduled_new_reqs}
         for req_id, num_computed in hit.items():
             if num_computed and req_id not in driver.oracle.tokens:
@@ -490,4 +500,5 @@ class World:
             "max_tokens": pick([1, 2, 5, 17, self.settings["max_model_len"]]),
             "priority": pick([0, 0, 1, 2]),
             "stop_token_ids": pick([None, STOP_TOKENS]),
+            "adapter": pick([None, 1, 2, 3]) if self.settings["max_loras"] else None,
         }

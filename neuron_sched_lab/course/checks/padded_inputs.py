@@ -88,6 +88,8 @@ def _compare_inputs(
         kind = type(expected).__name__
         return CheckResult(NOT_RIGHT, f"you returned a {type(found).__name__}; return a {kind}")
     for name, array in found._asdict().items():
+        if getattr(expected, name) is None:  # adapter_slots: this engine has no LoRA
+            continue
         dtype = getattr(array, "dtype", type(array).__name__)
         if dtype != np.int32:
             message = f"{name} is {dtype}; every array must be int32, as NKI has no 64-bit type"

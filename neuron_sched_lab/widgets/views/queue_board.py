@@ -30,6 +30,7 @@ WHY: dict[str, Callable[[TraceConfig, StepRecord], str]] = {
     "at capacity": lambda config, _: f"all {config.max_num_seqs} seats are taken",
     "prefill in progress": lambda *_: "another prompt is not yet done",
     "prefill batch full": lambda *_: "one new prompt a step, and this step has one",
+    "adapter slots taken": lambda *_: "running requests use every adapter slot",
     "KV cache saturated": lambda config, _: (
         f"the cache is sure to last for {count(config.max_kv_concurrent or 0, 'request')} only"
     ),
