@@ -26,6 +26,7 @@ prepare_environment()
 from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.exceptions import VLLMClientError  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.utils.math_utils import cdiv  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
@@ -50,7 +51,7 @@ from ..settings.arguments import (  # noqa: E402
 )
 from ..trace.records import EMPTY, RequestInfo, StepInputs, StepRecord  # noqa: E402
 from ..trace.trace import Trace  # noqa: E402
-from .model_directory import find_model  # noqa: E402
+from .model_directory import find_adapter, find_model  # noqa: E402
 from .recorder import Recorder, get_trace_config  # noqa: E402
 from .standstill import (  # noqa: E402
     MAX_EMPTY_STEPS,
@@ -191,6 +192,7 @@ class Lab:
                 **settings,
             )
         self.on_change: list[Callable[[], None]] = []
+        self._adapter_numbers: dict[Path, int] = {}
         self._start_recording()
 
     def _start_recording(self) -> None:
@@ -233,6 +235,7 @@ class Lab:
         *,
         max_tokens: int = 16,
         request_id: str | None = None,
+        adapter: str | Path | None = None,
         **sampling: Any,
     ) -> str:
         """Queue a request and return its id.
@@ -241,10 +244,13 @@ class Lab:
             prompt: text or token ids.
             max_tokens: most tokens to generate.
             request_id: its name; by default `r0`, `r1` and so on.
+            adapter: LoRA adapter that answers it: the name of one that ships with the tiny model,
+                or a directory. The Lab must have been made with `enable_lora=True`.
             sampling: other fields of vLLM's SamplingParams; greedy if none is given.
 
         Raises:
-            ValueError: the id is taken, or vLLM refuses the prompt or a parameter.
+            ValueError: the id is taken, the adapter cannot be used, or vLLM refuses the prompt or
+                a parameter.
         """
         check_ints(max_tokens=max_tokens)
         check_names(sampling, argument_names(SamplingParams), "SamplingParams")
@@ -256,13 +262,17 @@ class Lab:
             raise ValueError(f"request_id: {request_id!r} is taken; choose another or leave it out")
         text = prompt if isinstance(prompt, str) else None
         token_ids = self._tokenize(prompt)
+        lora_request = None if adapter is None else self._load_adapter(adapter)
         try:
             params = SamplingParams(
                 **{"temperature": 0.0, "output_kind": RequestOutputKind.CUMULATIVE, **sampling},
                 max_tokens=max_tokens,
             )
             self.llm.llm_engine.add_request(
-                request_id, TokensPrompt(prompt_token_ids=token_ids, prompt=text), params
+                request_id,
+                TokensPrompt(prompt_token_ids=token_ids, prompt=text),
+                params,
+                lora_request=lora_request,
             )
         except (VLLMClientError, TypeError, ValueError) as error:
             given = ", ".join(f"{name} = {value!r}" for name, value in sampling.items())
@@ -276,10 +286,27 @@ class Lab:
             max_tokens=max_tokens,
             arrived_before_step=self._recorder.next_step,
             prompt=text,
+            adapter=None if lora_request is None else lora_request.lora_name,
         )
         self.text[request_id] = ""
         self._changed()
         return request_id
+
+    def _load_adapter(self, adapter: str | Path) -> LoRARequest:
+        """Have the worker read an adapter, before a request with a bad one could end the engine."""
+        if self.llm.llm_engine.vllm_config.lora_config is None:
+            raise ValueError(
+                f"adapter: {str(adapter)!r} needs an engine with LoRA; make the Lab with "
+                f"enable_lora=True, max_loras=2, max_lora_rank=8"
+            )
+        name, path = find_adapter(adapter)
+        number = self._adapter_numbers.setdefault(path, len(self._adapter_numbers) + 1)
+        lora_request = LoRARequest(name, number, str(path))
+        try:
+            self.llm.llm_engine.add_lora(lora_request)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"adapter: {str(adapter)!r} cannot be used: {error}") from error
+        return lora_request
 
     def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
         """Return the token ids of a prompt that fits the engine."""

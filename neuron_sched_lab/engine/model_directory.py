@@ -40,6 +40,28 @@ def find_model(model: str | Path, *, max_model_len: int, needs_tokenizer: bool =
     return path
 
 
+def find_adapter(adapter: str | Path) -> tuple[str, Path]:
+    """Return the name and the directory of a LoRA adapter.
+
+    Args:
+        adapter: the name of one that ships with the tiny model, or a directory.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    shipped = tiny_model_path().parent / "adapters"
+    names = sorted(config.parent.name for config in shipped.glob("*/adapter_config.json"))
+    if adapter in names:
+        return str(adapter), shipped / adapter
+    if isinstance(adapter, (str, Path)) and (Path(adapter) / "adapter_config.json").is_file():
+        path = Path(adapter).resolve()
+        return path.name, path
+    raise ValueError(
+        f"adapter: {_text(adapter)} is no directory with an adapter_config.json, nor one of the "
+        f"tiny model's adapters, {', '.join(names)}; give one of these"
+    )
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))

@@ -236,7 +236,8 @@ class GraphRegistry:
 
 
 def _shapes_of(inputs: NamedTuple) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in zip(inputs._fields, inputs, strict=True)}
+    given = inputs._asdict().items()
+    return {name: tuple(tensor.shape) for name, tensor in given if tensor is not None}
 
 
 @contextmanager

@@ -26,6 +26,9 @@ PADDING_SLOT = -1
 
 PADDING_TOKEN = 0
 
+NO_ADAPTER = -1
+"""The adapter slot of a token that uses no adapter; padding uses none."""
+
 Int32Array: TypeAlias = NDArray[np.int32]
 
 
@@ -39,6 +42,7 @@ class PrefillInputs(NamedTuple):
         block_table: [max_blocks].
         prior_tokens: [1], tokens of the request already in the cache.
         num_tokens: [1], real tokens of the chunk; the last of them is the one to sample after.
+        adapter_slots: [1], of the request's LoRA adapter; None in an engine without LoRA.
     """
 
     input_ids: Int32Array
@@ -47,6 +51,7 @@ class PrefillInputs(NamedTuple):
     block_table: Int32Array
     prior_tokens: Int32Array
     num_tokens: Int32Array
+    adapter_slots: Int32Array | None = None
 
 
 class DecodeInputs(NamedTuple):
@@ -58,6 +63,7 @@ class DecodeInputs(NamedTuple):
         slot_mapping: [bucket].
         block_tables: [bucket, max_blocks].
         context_lens: [bucket], tokens in the cache before this one.
+        adapter_slots: [bucket], of each request's LoRA adapter; None in an engine without LoRA.
     """
 
     input_ids: Int32Array
@@ -65,6 +71,7 @@ class DecodeInputs(NamedTuple):
     slot_mapping: Int32Array
     block_tables: Int32Array
     context_lens: Int32Array
+    adapter_slots: Int32Array | None = None
 
 
 def compute_slots(block_numbers: Int32Array, positions: Int32Array, block_size: int) -> Int32Array:
@@ -145,6 +152,11 @@ def pad_decode(
         block_tables=np.concatenate([tables, tables[:1].repeat(num_padding, axis=0)]),
         context_lens=padded_positions.copy(),
     )
+
+
+def pad_adapter_slots(slots: Int32Array, num_padded_seqs: int) -> Int32Array:
+    """Pad the adapter slots [num_seqs] of a decode batch: a row of padding uses no adapter."""
+    return _pad(slots, num_padded_seqs - len(slots), NO_ADAPTER)
 
 
 def _pad(array: Int32Array, num_padding: int, value: int) -> Int32Array:

@@ -26,7 +26,6 @@ itself, which reaches the front end only where that runs in the same process."""
 
 _MUST_BE_UNSET = (
     # section of the configuration, field, the setting's name for a user, what there is instead
-    ("", "lora_config", "enable_lora", "no LoRA adapters"),
     ("", "speculative_config", "speculative_config", "no speculative decoding"),
     ("", "kv_transfer_config", "kv_transfer_config", "no KV connector"),
     ("", "ec_transfer_config", "ec_transfer_config", "no encoder connector"),
@@ -44,6 +43,17 @@ _MUST_BE_UNSET = (
     ("model_config", "enable_sleep_mode", "enable_sleep_mode", "no release of memory"),
 )
 
+_LORA_OPTIONS_UNSET = (
+    "fully_sharded_loras",
+    "target_modules",
+    "default_mm_loras",
+    "enable_tower_connector_lora",
+    "specialize_active_lora",
+    "enable_mixed_moe_lora_format",
+    "enable_moe_shared_loras",
+)
+"""Options of LoRA which would change nothing here, or need more than a Llama on one device."""
+
 
 def check_engine(vllm_config: VllmConfig) -> None:
     """Refuse what the worker does not implement.
@@ -58,7 +68,10 @@ def check_engine(vllm_config: VllmConfig) -> None:
         # A version of vLLM that lacks a field cannot ask for it.
         value = getattr(getattr(vllm_config, section) if section else vllm_config, field, None)
         if value:
-            raise _not_supported(setting, True if setting == "enable_lora" else value, has)
+            raise _not_supported(setting, value, has)
+    for setting in _LORA_OPTIONS_UNSET:
+        if value := getattr(vllm_config.lora_config, setting, None):
+            raise _not_supported(setting, value, "every projection's adapters on one device")
     for setting in ("tensor_parallel_size", "pipeline_parallel_size"):
         size = getattr(vllm_config.parallel_config, setting)
         if size > 1:

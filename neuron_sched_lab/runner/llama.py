@@ -17,8 +17,11 @@ from torch import nn
 from torch.nn import functional
 
 from .llama_config import LlamaConfig, compute_inverse_frequencies
+from .lora.adapter_weights import make_adapter_weights
 
 if TYPE_CHECKING:
+    from vllm.config.lora import LoRAConfig
+
     from ..kernels.interface import Kernels
     from .kv_cache import KVCache
 
@@ -29,7 +32,9 @@ WEIGHTS_FILE = "model.safetensors"
 class _Layer(nn.Module):
     """One decoder layer. Projections that share an input share a matrix."""
 
-    def __init__(self, config: LlamaConfig, kernels: Kernels) -> None:
+    def __init__(
+        self, config: LlamaConfig, kernels: Kernels, lora_config: LoRAConfig | None
+    ) -> None:
         super().__init__()
         self.config, self.linear, self.kernels = config, kernels.linear, kernels
         hidden, head_dim = config.hidden_size, config.head_dim
@@ -40,6 +45,7 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = _empty(hidden)
         self.gate_up_proj = _empty(2 * config.intermediate_size, hidden)
         self.down_proj = _empty(hidden, config.intermediate_size)
+        self.adapters = None if lora_config is None else make_adapter_weights(config, lora_config)
 
     def forward(
         self,
@@ -49,16 +55,20 @@ class _Layer(nn.Module):
         slot_mapping: torch.Tensor,
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
+        uses: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Run the layer on x [tokens, hidden_size], which is overwritten."""
+        """Run the layer on x [tokens, hidden_size], which is overwritten.
+
+        `uses` says which token uses which adapter slot, as in `AdapterWeights.forward`.
+        """
         num_heads, num_kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        qkv = self.linear(self._norm(x, self.input_layernorm), self.qkv_proj)
+        qkv = self._project(self._norm(x, self.input_layernorm), "qkv_proj", uses)
         qk, v = qkv.tensor_split((-num_kv_heads * self.config.head_dim,), dim=1)
         q, k = self.kernels.rotary(qk, positions, cos_sin).split((num_heads, num_kv_heads), dim=1)
         v = v.view_as(k)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
-        x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
-        x += self._mlp(x)
+        x += self._project(attend(q, k, v, cache.k, cache.v).flatten(1), "o_proj", uses)
+        x += self._mlp(x, uses)
         return x
 
     def forward_row(
@@ -69,24 +79,25 @@ class _Layer(nn.Module):
         slot_mapping: torch.Tensor,
         cache: KVCache,
         attend: Callable[..., torch.Tensor],
+        uses: torch.Tensor | None,
         row: torch.Tensor,
     ) -> torch.Tensor:
         """Run the layer for one `row` [1] of x; of the others only keys and values are computed.
 
         They go to the cache, where `attend` finds those of earlier tokens.
         """
-        q_proj, kv_proj = self.qkv_proj.tensor_split(
-            (self.config.num_attention_heads * self.config.head_dim,)
-        )
+        num_q_rows = self.config.num_attention_heads * self.config.head_dim
+        q_rows, kv_rows = slice(num_q_rows), slice(num_q_rows, None)
         normed = self._norm(x, self.input_layernorm)
-        k, v = self.linear(normed, kv_proj).chunk(2, dim=1)
+        k, v = self._project(normed, "qkv_proj", uses, kv_rows).chunk(2, dim=1)
         k = self.kernels.rotary(k, positions, cos_sin)
         v = v.view_as(k)
         self.kernels.kv_cache_update(k, v, cache.k, cache.v, slot_mapping)
         x, normed, positions, k, v = (t.index_select(0, row) for t in (x, normed, positions, k, v))
-        q = self.kernels.rotary(self.linear(normed, q_proj), positions, cos_sin)
-        x += self.linear(attend(q, k, v, cache.k, cache.v).flatten(1), self.o_proj)
-        x += self._mlp(x)
+        q = self._project(normed, "qkv_proj", uses, q_rows)
+        q = self.kernels.rotary(q, positions, cos_sin)
+        x += self._project(attend(q, k, v, cache.k, cache.v).flatten(1), "o_proj", uses)
+        x += self._mlp(x, uses)
         return x
 
     def pack(self, *names: str) -> None:
@@ -96,10 +107,20 @@ class _Layer(nn.Module):
             delattr(self, name)  # or torch insists that a parameter stays one
             setattr(self, name, self.kernels.pack(weight))
 
-    def _mlp(self, x: torch.Tensor) -> torch.Tensor:
+    def _mlp(self, x: torch.Tensor, uses: torch.Tensor | None) -> torch.Tensor:
         normed = self._norm(x, self.post_attention_layernorm)
-        gate, up = self.linear(normed, self.gate_up_proj).chunk(2, dim=-1)
-        return self.linear(functional.silu(gate).mul_(up), self.down_proj)
+        gate, up = self._project(normed, "gate_up_proj", uses).chunk(2, dim=-1)
+        return self._project(functional.silu(gate).mul_(up), "down_proj", uses)
+
+    def _project(
+        self, x: torch.Tensor, name: str, uses: torch.Tensor | None, rows: slice | None = None
+    ) -> torch.Tensor:
+        """Multiply x by a weight, or some rows of one that is not packed; adapters add theirs."""
+        weight = getattr(self, name)
+        out = self.linear(x, weight if rows is None else weight[rows])
+        if uses is None or self.adapters is None:
+            return out
+        return out + self.adapters[name](x, uses, rows or slice(None))
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return self.kernels.rms_norm(x, weight, self.config.rms_norm_eps)
@@ -113,18 +134,25 @@ class Llama(nn.Module):
         kernels: attention, cache update and what else the device has of its own.
         max_model_len: positions that the rotary tables cover.
         kv_segment_size: tokens of prior context that prefill attention reads at a time.
+        lora_config: vLLM's, for the slots of LoRA adapters; None for a model without them.
     """
 
     def __init__(
-        self, config: LlamaConfig, kernels: Kernels, max_model_len: int, kv_segment_size: int
+        self,
+        config: LlamaConfig,
+        kernels: Kernels,
+        max_model_len: int,
+        kv_segment_size: int,
+        lora_config: LoRAConfig | None = None,
     ) -> None:
         super().__init__()
+        self.num_adapter_slots = 0 if lora_config is None else lora_config.max_loras
         self.config, self.kernels = config, kernels
         self.kv_segment_size = kv_segment_size
         self.scale = config.head_dim**-0.5
         self.embed_tokens = _empty(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
-            _Layer(config, kernels) for _ in range(config.num_hidden_layers)
+            _Layer(config, kernels, lora_config) for _ in range(config.num_hidden_layers)
         )
         self.norm = _empty(config.hidden_size)
         self.lm_head = (
@@ -148,6 +176,7 @@ class Llama(nn.Module):
         block_table: torch.Tensor,
         prior_tokens: torch.Tensor,
         num_tokens: torch.Tensor,
+        adapter_slots: torch.Tensor | None,
         kv_caches: Sequence[KVCache],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one chunk; arguments as in `inputs.PrefillInputs`.
@@ -176,11 +205,12 @@ class Llama(nn.Module):
                 *qkv_and_cache, block_table[None], prior_tokens + last_row, self.scale
             )
 
+        uses = self._get_uses(adapter_slots)
         x = self._embed(input_ids)
         for layer, cache in zip(self.layers[:-1], kv_caches[:-1], strict=True):
-            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend)
+            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend, uses)
         x = self.layers[-1].forward_row(
-            x, positions, self.cos_sin, slot_mapping, kv_caches[-1], attend_last, last_row
+            x, positions, self.cos_sin, slot_mapping, kv_caches[-1], attend_last, uses, last_row
         )
         return self._head(x)
 
@@ -191,6 +221,7 @@ class Llama(nn.Module):
         slot_mapping: torch.Tensor,
         block_tables: torch.Tensor,
         context_lens: torch.Tensor,
+        adapter_slots: torch.Tensor | None,
         kv_caches: Sequence[KVCache],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one token of each request; arguments as in `inputs.DecodeInputs`.
@@ -204,10 +235,18 @@ class Llama(nn.Module):
                 *qkv_and_cache, block_tables, context_lens, self.scale
             )
 
+        uses = self._get_uses(adapter_slots)
         x = self._embed(input_ids)
         for layer, cache in zip(self.layers, kv_caches, strict=True):
-            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend)
+            x = layer(x, positions, self.cos_sin, slot_mapping, cache, attend, uses)
         return self._head(x)
+
+    def _get_uses(self, adapter_slots: torch.Tensor | None) -> torch.Tensor | None:
+        """Turn slots [tokens] into [tokens, slots]: 1 where a token uses the adapter in a slot."""
+        if adapter_slots is None:
+            return None
+        slots = torch.arange(self.num_adapter_slots, device=adapter_slots.device)
+        return (adapter_slots[:, None] == slots).to(self.norm.dtype)
 
     def _embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         return functional.embedding(input_ids, self.embed_tokens)

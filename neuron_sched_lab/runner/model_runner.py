@@ -25,10 +25,19 @@ from ..scheduler.buckets import get_bucket_for_count
 from ..scheduler.config import NeuronConfig
 from ..scheduler.metrics import count_graph_compiles
 from .device import DECODE, PREFILL, Device, GraphKey, GraphRegistry
-from .inputs import DecodeInputs, Int32Array, PrefillInputs, pad_decode, pad_prefill
+from .inputs import (
+    NO_ADAPTER,
+    DecodeInputs,
+    Int32Array,
+    PrefillInputs,
+    pad_adapter_slots,
+    pad_decode,
+    pad_prefill,
+)
 from .kv_cache import KVCache, allocate_kv_caches, get_kv_cache_spec
 from .llama import Llama
 from .llama_config import LlamaConfig
+from .lora.adapter_cache import AdapterCache
 from .request_table import RequestState, RequestTable
 from .sampling import BatchSampler, apply_grammar
 from .step import DecodeStep, PrefillStep, read_step
@@ -99,6 +108,7 @@ class NeuronModelRunner:
         model: the Llama, once loaded.
         graphs: one for each bucket, with their log and counters.
         kv_caches: one KVCache for each layer.
+        adapters: the LoRA adapters, once the model is loaded; None in an engine without LoRA.
         last_inputs: what the last graph ran on, as it left the host; for whoever watches.
         num_device_feeds: async decode steps whose input tokens never left the device.
         num_host_feeds: async decode steps that had to wait for the last tokens, because the batch
@@ -106,6 +116,7 @@ class NeuronModelRunner:
     """
 
     model: Llama
+    adapters: AdapterCache | None = None
 
     def __init__(
         self, vllm_config: VllmConfig, device: Device, *, async_scheduling: bool = False
@@ -137,10 +148,13 @@ class NeuronModelRunner:
                 self.device.kernels,
                 model_config.max_model_len,
                 kv_segment_size,
+                self.vllm_config.lora_config,
             )
         model.load_weights(Path(model_config.model))
         self.model = model.to(self.device.torch_device).eval()
         self.model.pack_weights()
+        if self.vllm_config.lora_config is not None:
+            self.adapters = AdapterCache(self.model, self.vllm_config.lora_config)
 
     def _round_to_blocks(self, num_tokens: int) -> int:
         return cdiv(num_tokens, self.block_size) * self.block_size
@@ -199,6 +213,9 @@ class NeuronModelRunner:
                 token, token, table, num_padded_seqs=key.bucket, block_size=self.block_size
             )
         inputs.slot_mapping[:] = -1
+        if self.adapters is not None:
+            num_slots = 1 if key.phase == PREFILL else key.bucket
+            inputs = inputs._replace(adapter_slots=np.full(num_slots, NO_ADAPTER, dtype=np.int32))
         function = self.model.prefill if key.phase == PREFILL else self.model.decode
         return key, function, self._put(inputs), self.kv_caches
 
@@ -275,6 +292,9 @@ class NeuronModelRunner:
             num_padded_tokens=step.num_padded_tokens,
             block_size=self.block_size,
         )
+        if self.adapters is not None:
+            slots = self.adapters.get_slots([request.lora_request])
+            inputs = inputs._replace(adapter_slots=slots)
         self.last_inputs = inputs
         key = GraphKey(PREFILL, step.num_padded_tokens)
         logits, tokens = self.graphs.run(key, self._put(inputs), self.kv_caches)
@@ -288,14 +308,18 @@ class NeuronModelRunner:
         fed = self._feed_from_device(requests, bucket)
         rows = np.array([r.row for r in requests])
         positions = np.array(step.num_computed_tokens, dtype=np.int32)
-        self.last_inputs = pad_decode(
+        padded = pad_decode(
             self.requests.token_ids[rows, positions],
             positions,
             self.requests.block_tables[rows],
             num_padded_seqs=bucket,
             block_size=self.block_size,
         )
-        inputs = self._put(self.last_inputs)
+        if self.adapters is not None:
+            slots = self.adapters.get_slots([r.lora_request for r in requests])
+            padded = padded._replace(adapter_slots=pad_adapter_slots(slots, bucket))
+        self.last_inputs = padded
+        inputs = self._put(padded)
         if fed is not None:
             inputs = inputs._replace(input_ids=fed)
         logits, tokens = self.graphs.run(GraphKey(DECODE, bucket), inputs, self.kv_caches)
@@ -361,7 +385,9 @@ class NeuronModelRunner:
 
     def _put(self, inputs: Any) -> Any:
         """Move the arrays of a NamedTuple to the device."""
-        return type(inputs)(*(self.device.put(torch.from_numpy(array)) for array in inputs))
+        return type(inputs)(
+            *(None if a is None else self.device.put(torch.from_numpy(a)) for a in inputs)
+        )
 
 
 def _make_output(

@@ -17,6 +17,7 @@ from vllm.sampling_params import SamplingParams, SamplingType
 from .inputs import NULL_BLOCK, Int32Array
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.sched.output import NewRequestData
 
 
@@ -33,6 +34,7 @@ class RequestState:
         output_token_ids: tokens generated and known on the host. The list object stays the same,
             since vLLM's logits processors hold on to it.
         num_blocks: KV blocks in its row of the block table.
+        lora_request: its LoRA adapter, or None.
     """
 
     req_id: str
@@ -42,6 +44,7 @@ class RequestState:
     generator: torch.Generator | None
     output_token_ids: list[int] = field(default_factory=list)
     num_blocks: int = 0
+    lora_request: LoRARequest | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -90,6 +93,7 @@ class RequestTable:
             prompt_token_ids=new_req.prompt_token_ids,
             sampling_params=new_req.sampling_params,
             generator=generator,
+            lora_request=new_req.lora_request,
         )
         self.states[new_req.req_id] = state
         self.set_tokens(state, get_prefill_token_ids(new_req))

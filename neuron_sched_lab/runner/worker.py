@@ -37,9 +37,12 @@ from .model_runner import NeuronModelRunner
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+
+    from .lora.adapter_cache import AdapterCache
 
 logger = init_logger(f"vllm.{__name__}")  # below "vllm", whose handler and level it shares
 
@@ -150,6 +153,38 @@ class NeuronWorker(WorkerBase):
     ) -> ModelRunnerOutput | AsyncModelRunnerOutput:
         """Pick the tokens of the step that was executed last."""
         return self.model_runner.sample_tokens(grammar_output)
+
+    # LoRA adapters, by their number.
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter, unless it is known.
+
+        Raises:
+            ValueError: the engine has no LoRA, or the adapter's directory has a fault.
+        """
+        self._adapters.add(lora_request)
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; tell whether it was known."""
+        return self._adapters.remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Name the adapters on the host."""
+        return self._adapters.ids
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Refuse: a slot that is never freed could leave an admitted request without one."""
+        raise NotImplementedError(
+            f"pin_lora: {lora_id} cannot be pinned by NeuronWorker; the scheduler counts on every "
+            f"one of the max_loras slots; raise max_loras instead"
+        )
+
+    @property
+    def _adapters(self) -> AdapterCache:
+        if self.model_runner.adapters is None:
+            raise ValueError("enable_lora: False; this engine serves no adapters; set it to True")
+        return self.model_runner.adapters
 
     # What WorkerBase leaves out and some methods of LLM call.
 

@@ -86,6 +86,7 @@ class RequestInfo:
         max_tokens: most tokens it may generate.
         arrived_before_step: the first step that could schedule it.
         prompt: its text, or None if token ids were given.
+        adapter: name of its LoRA adapter, or None.
     """
 
     request_id: str
@@ -93,6 +94,7 @@ class RequestInfo:
     max_tokens: int
     arrived_before_step: int
     prompt: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ def test_3_decodes_padded_to_4():
     assert inputs.slot_mapping.tolist() == [3 * 16 + 5, 7 * 16 + 15, 9 * 16, -1]
     assert inputs.context_lens.tolist() == [5, 31, 16, 0]
     assert inputs.block_tables.tolist() == [[3, -1], [6, 7], [8, 9], [3, -1]]
-    assert all(array.dtype == np.int32 for array in inputs)
+    assert inputs.adapter_slots is None
+    assert all(array.dtype == np.int32 for array in inputs[:-1])
 
 
 def test_positions_62_to_65_cross_a_block_boundary():

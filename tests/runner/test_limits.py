@@ -25,7 +25,6 @@ def test_the_kits_own_settings_pass(vllm_config):
 @pytest.mark.parametrize(
     ("where", "field", "value", "message"),
     [
-        (None, "lora_config", object(), "enable_lora: True is not supported by NeuronWorker"),
         (None, "speculative_config", "ngram", "speculative_config: ngram is not supported"),
         (None, "kv_transfer_config", "nixl", "kv_transfer_config: nixl is not supported"),
         (None, "ec_transfer_config", "ec", "ec_transfer_config: ec is not supported"),
@@ -49,9 +48,7 @@ def test_refused_at_start(vllm_config, where, field, value, message):
         check_engine(vllm_config)
 
 
-def test_lora_and_speculation_never_reach_an_engine():
-    with pytest.raises(ValueError, match="enable_lora"):
-        Lab(enable_lora=True)
+def test_speculation_never_reaches_an_engine():
     with pytest.raises(ValueError, match="speculative_config"):
         Lab(speculative_config={"method": "ngram", "num_speculative_tokens": 2})
 

@@ -61,6 +61,7 @@ def last_logits(model, tokens, chunk):
             table,
             torch.tensor([start], dtype=torch.int32),
             torch.tensor([len(ids)], dtype=torch.int32),
+            None,
             caches,
         )
         rows.append(logits[0])
@@ -72,6 +73,7 @@ def last_logits(model, tokens, chunk):
         slots(position),
         table[None],
         position,
+        None,
         caches,
     )
     return torch.stack([*rows, logits[0]])
