@@ -10,8 +10,8 @@ NEXT := .venv-next/bin/python
 QUICKSTART := notebooks/00_quickstart.ipynb
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 DOCS := build/docs
-# Processes that share the tests: one a core.
-JOBS ?= 2
+# Processes that share the tests: one more than two cores, since browsers and engines often wait.
+JOBS ?= 3
 SPREAD := -n $(JOBS) --dist worksteal
 NBVAL := -p no:cacheprovider --nbval --nbval-current-env --nbval-cell-timeout 120 \
 	--nbval-kernel-startup-timeout 120 --nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg
