@@ -30,9 +30,9 @@ class HoldReason(str, Enum):
     AT_CAPACITY = "at capacity"
     PREFILL_IN_PROGRESS = "prefill in progress"
     PREFILL_BATCH_FULL = "prefill batch full"
-    ADAPTERS_FULL = "adapter slots taken"
     KV_SATURATED = "KV cache saturated"
     DECODES_FIRST = "decodes go first"
+    ADAPTERS_FULL = "adapter slots taken"
     PAUSED = "scheduler paused"
     NOT_READY = "not ready"
 
