@@ -9,8 +9,6 @@ from ...scheduler.buckets import get_bucket_for_count
 from .scheduler_rules import join_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .scenario_run import Step
 
 
@@ -72,29 +70,19 @@ def _why_not_started(request_id: str, yours: Step, packaged: Step) -> str:
 
 def _in_words(reason: HoldReason | None, packaged: Step) -> str:
     scheduler = packaged.scheduler
-    if reason is None:
-        return "it was not its turn"
-    words: dict[HoldReason, Callable[[], str]] = {
-        HoldReason.AT_CAPACITY: lambda: (
-            "the running queue was at capacity "
-            f"(max_num_seqs = {scheduler.scheduler_config.max_num_seqs})"
-        ),
-        HoldReason.PREFILL_IN_PROGRESS: lambda: (
-            f"{join_ids(sorted(packaged.prefilling))} was still reading its prompt"
-        ),
-        HoldReason.PREFILL_BATCH_FULL: lambda: (
-            f"{join_ids(packaged.started)} already started in this step"
-        ),
-        HoldReason.ADAPTERS_FULL: lambda: (
-            f"running requests use all {scheduler.lora_config.max_loras} adapter slots"
-        ),
-        HoldReason.KV_SATURATED: lambda: (
-            f"the KV cache was saturated: {scheduler._max_kv_concurrent} running requests may "
-            f"need all of it"
-        ),
-        HoldReason.DECODES_FIRST: lambda: "it was the decodes' turn",
-    }
-    return words.get(reason, lambda: f"of this: {reason.value}")()
+    limit = scheduler.scheduler_config.max_num_seqs
+    if reason is HoldReason.AT_CAPACITY:
+        return f"the running queue was at capacity (max_num_seqs = {limit})"
+    if reason is HoldReason.PREFILL_IN_PROGRESS:
+        return f"{join_ids(sorted(packaged.prefilling))} was still reading its prompt"
+    if reason is HoldReason.PREFILL_BATCH_FULL:
+        return f"{join_ids(packaged.started)} already started in this step"
+    if reason is HoldReason.KV_SATURATED:
+        bound = scheduler._max_kv_concurrent
+        return f"the KV cache was saturated: {bound} running requests may need all of it"
+    if reason is HoldReason.DECODES_FIRST:
+        return "it was the decodes' turn"
+    return "it was not its turn" if reason is None else f"of this: {reason.value}"
 
 
 def _different_running(yours: Step, packaged: Step) -> str | None:
