@@ -244,8 +244,8 @@ class Lab:
             prompt: text or token ids.
             max_tokens: most tokens to generate.
             request_id: its name; by default `r0`, `r1` and so on.
-            adapter: LoRA adapter that answers it: the name of one that ships with the tiny model,
-                or a directory. The Lab must have been made with `enable_lora=True`.
+            adapter: directory of the LoRA adapter that answers it, as PEFT saves it; it is read
+                once. The Lab must have been made with `enable_lora=True`.
             sampling: other fields of vLLM's SamplingParams; greedy if none is given.
 
         Raises:
@@ -299,8 +299,11 @@ class Lab:
                 f"adapter: {str(adapter)!r} needs an engine with LoRA; make the Lab with "
                 f"enable_lora=True, max_loras=2, max_lora_rank=8"
             )
-        name, path = find_adapter(adapter)
+        path = find_adapter(adapter)
         number = self._adapter_numbers.setdefault(path, len(self._adapter_numbers) + 1)
+        # vLLM tells cached prefixes apart by the name, so no two may have the same.
+        earlier = {p.name for p, n in self._adapter_numbers.items() if n < number}
+        name = f"{path.name}/{number}" if path.name in earlier else path.name
         lora_request = LoRARequest(name, number, str(path))
         try:
             self.llm.llm_engine.add_lora(lora_request)

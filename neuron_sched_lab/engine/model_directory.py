@@ -25,7 +25,7 @@ def find_model(model: str | Path, *, max_model_len: int, needs_tokenizer: bool =
         ValueError: it is no such directory, or the model cannot serve so long a sequence.
     """
     path = tiny_model_path() if model == "tiny" else model
-    if not isinstance(path, (str, Path)) or not (Path(path) / "config.json").is_file():
+    if not isinstance(path, (str, Path)) or not _has_file(path, "config.json"):
         raise ValueError(f"model: {_text(model)} is no directory with a config.json; {FIX}")
     path = Path(path)
     config = _read_config(path)
@@ -40,26 +40,25 @@ def find_model(model: str | Path, *, max_model_len: int, needs_tokenizer: bool =
     return path
 
 
-def find_adapter(adapter: str | Path) -> tuple[str, Path]:
-    """Return the name and the directory of a LoRA adapter.
-
-    Args:
-        adapter: the name of one that ships with the tiny model, or a directory.
+def find_adapter(adapter: str | Path) -> Path:
+    """Return the directory of a LoRA adapter, resolved, so that one has one path.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is no such directory.
     """
-    shipped = tiny_model_path().parent / "adapters"
-    names = sorted(config.parent.name for config in shipped.glob("*/adapter_config.json"))
-    if adapter in names:
-        return str(adapter), shipped / adapter
-    if isinstance(adapter, (str, Path)) and (Path(adapter) / "adapter_config.json").is_file():
-        path = Path(adapter).resolve()
-        return path.name, path
-    raise ValueError(
-        f"adapter: {_text(adapter)} is no directory with an adapter_config.json, nor one of the "
-        f"tiny model's adapters, {', '.join(names)}; give one of these"
-    )
+    if not isinstance(adapter, (str, Path)) or not _has_file(adapter, "adapter_config.json"):
+        raise ValueError(
+            f"adapter: {_text(adapter)} is no directory with an adapter_config.json; give one that "
+            f"PEFT has saved"
+        )
+    return Path(adapter).resolve()
+
+
+def _has_file(directory: str | Path, name: str) -> bool:
+    try:
+        return (Path(directory) / name).is_file()
+    except OSError:  # the name of the directory is too long
+        return False
 
 
 def _read_config(path: Path) -> dict[str, Any]:
