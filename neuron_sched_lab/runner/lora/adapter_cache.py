@@ -32,18 +32,10 @@ class AdapterCache:
         self._slots: OrderedDict[int, int] = OrderedDict()  # slot by adapter, oldest use first
         self.num_loads = 0
 
-    def __contains__(self, adapter_id: int) -> bool:
-        return adapter_id in self._on_host
-
     @property
     def ids(self) -> set[int]:
         """The adapters on the host."""
         return set(self._on_host)
-
-    @property
-    def slots(self) -> dict[int, int]:
-        """The slot of each adapter that has one."""
-        return dict(self._slots)
 
     def add(self, request: LoRARequest) -> None:
         """Read an adapter, unless it is here; `load_inplace` reads it in any case.
