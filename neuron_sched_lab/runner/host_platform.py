@@ -9,7 +9,7 @@ from vllm.platforms.cpu import CpuPlatform
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-WORKER = "neuron_sched_lab.runner.NeuronWorker"
+NEURON_WORKER = "neuron_sched_lab.runner.NeuronWorker"
 
 
 class HostPlatform(CpuPlatform):
@@ -42,7 +42,7 @@ def choose_worker(vllm_config: VllmConfig) -> str:
 
     scheduler_cls = vllm_config.scheduler_config.get_scheduler_cls()
     if issubclass(scheduler_cls, PaddedScheduler):
-        return WORKER
+        return NEURON_WORKER
     raise ValueError(
         f"worker: {scheduler_cls.__name__} needs vLLM's own worker, whose CPU kernels this build "
         f"of vLLM has not; NeuronWorker runs the padded steps of PaddedScheduler and its "

@@ -70,9 +70,15 @@ def test_an_engine_starts_on_it():
     assert done.stdout.startswith("NeuronScheduler")
 
 
-@pytest.mark.parametrize("worker", ["", 'worker="vllm", '])
-def test_a_scheduler_that_does_not_pad_is_refused_in_one_line(worker):
-    code = RUN.format(scheduler="HoldbackScheduler").replace("num_kv", worker + "num_kv")
+@pytest.mark.parametrize(
+    ("scheduler", "worker", "message"),
+    [
+        ("HoldbackScheduler", "", "worker: HoldbackScheduler needs vLLM's own worker"),
+        ("NeuronScheduler", 'worker="vllm", ', 'worker: "vllm" cannot run here'),
+    ],
+)
+def test_vllms_worker_is_refused_in_one_line(scheduler, worker, message):
+    code = RUN.format(scheduler=scheduler).replace("num_kv", worker + "num_kv")
     done = run_python(WITHOUT_BUILTIN + code)
     assert done.returncode != 0
-    assert "HoldbackScheduler needs vLLM's own worker" in done.stderr
+    assert message in done.stderr
