@@ -84,6 +84,7 @@ def test_random_runs(cls):
     def pace(rng, settings) -> None:
         neuron_config = settings["neuron_config"]
         neuron_config.pop("max_consecutive_prefills", None)
+        settings["max_loras"] = None  # waiting for an adapter would hide the reason counted below
         longest = min(settings["max_num_batched_tokens"], settings["max_model_len"])
         neuron_config["max_decode_stall_tokens"] = int(longest * rng.choice([1, 1, 1.5, 3]))
 
@@ -92,7 +93,7 @@ def test_random_runs(cls):
         events["bound"] += driver.scheduler.hold_reason == HoldReason.DECODES_FIRST
 
     for run in itertools.count():
-        if events["step"] > 3_000:
+        if events["step"] > 2_000:
             break
         run_once(cls, run, pace, [count])
     assert events["bound"] > 20
